@@ -1,0 +1,39 @@
+# Two commands do everything on a machine that has Python 3.11+ and make:
+#   make demo    sets up and runs the demonstration
+#   make test    sets up and runs every check
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test lint bench bench-hop clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "prefixgate needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/python -m loadtests.demo $(if $(KEEP),--keep)
+
+test: lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: bench-hop
+
+# Beside other gateways: make bench-hop PEERS=DIR (installed there when they are not).
+bench-hop: install
+	$(if $(PEERS),loadtests/hop/peers-setup $(PEERS))
+	$(BIN)/python -m loadtests.hop $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

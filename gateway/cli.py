@@ -1,0 +1,112 @@
+"""The `prefixgate` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from gateway.config import BackendConfig, ConfigError, Settings, convert, load
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand.
+
+    Returns:
+        The exit code: 0, or 2 when the command line or the config is wrong.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except ConfigError as error:
+        print(f"prefixgate: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="prefixgate", description="Prefix-aware reverse proxy for LLM inference servers."
+    )
+    parser.add_argument("--version", action="version", version=f"prefixgate {_version()}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the gateway")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="YAML settings")
+    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on (default 8080)")
+    serve.add_argument(
+        "--backend", action="append", metavar="URL", help="an engine; may be given several times"
+    )
+    serve.add_argument("--policy", metavar="NAME", help="routing policy (default prefix_affinity)")
+    serve.add_argument(
+        "--access-log", metavar="FILE", help='one JSON line a request; "-" is stdout'
+    )
+    serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    serve.set_defaults(run=_serve)
+
+    check = commands.add_parser("check-config", help="say whether a settings file is right")
+    check.add_argument("config", type=Path, metavar="FILE")
+    check.set_defaults(run=_check)
+
+    # Beside the gateway, not in it: only these subcommands need the load-test package.
+    from loadtests.sim import cli as sim
+
+    engine = commands.add_parser("sim-engine", help="run a simulated engine that looks like vLLM")
+    sim.add_arguments(engine)
+    engine.set_defaults(run=sim.run)
+    return parser
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    """The config file with the command line's options over it.
+
+    Raises:
+        ConfigError: in either of them.
+    """
+    settings = load(arguments.config) if arguments.config is not None else Settings()
+    over = {
+        "server": {"host": arguments.host, "port": arguments.port},
+        "policy": {"name": arguments.policy},
+        "log": {"access": arguments.access_log, "level": arguments.log_level},
+    }
+    tree = msgspec.to_builtins(settings)
+    for section, values in over.items():
+        given = {name: value for name, value in values.items() if value is not None}
+        if section == "policy" and given:
+            tree["policy"] = given  # another policy does not understand the old one's parameters
+        tree[section] |= given
+    settings = convert(tree, Settings, "command line")
+    backends = [BackendConfig(url=url) for url in arguments.backend or ()]
+    return msgspec.structs.replace(settings, backends=[*settings.backends, *backends])
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from gateway.app import serve
+
+    return serve(settings_from(arguments))
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from gateway.app import check
+
+    check(load(arguments.config))
+    print(f"{arguments.config}: ok")
+    return 0
+
+
+def _version() -> str:
+    try:
+        return version("prefixgate")
+    except PackageNotFoundError:
+        return "from a source tree"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""The gateway's settings: one tree of structs, read from YAML, checked before anything starts.
+
+Durations are in seconds, sizes in bytes, prompt sizes in tokens. An unknown key, a wrong type or a
+value out of bounds raises `ConfigError`, which names the place, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from gateway.types import EngineKind, Role
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class ConfigError(ValueError):
+    """A setting is wrong. The message names the field, the value and what is allowed."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every part of the settings."""
+
+
+class Server(Section):
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    keep_alive: Seconds = 75.0
+    """How long an idle client connection is kept; longer than a load balancer's own idle limit."""
+    max_body: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
+    body_timeout: Seconds = 30.0
+    """How long a client may take to send a request's body after its head."""
+    parser: Literal["httptools", "h11"] = "httptools"
+    """h11 is stricter and slower; answers then go through plain ASGI."""
+    response_headers: bool = True
+    """Whether answers carry x-prefixgate-backend, -decision, -matched-tokens and -queue-ms."""
+
+
+class BackendConfig(Section):
+    url: str
+    kind: EngineKind | None = None
+    """Detected when not given."""
+    role: Role = Role.UNIFIED
+    models: list[str] | None = None
+    """Read from the backend's /v1/models when not given."""
+    capacity_tokens: Count | None = None
+    """Size of the KV cache; read from the engine when not given."""
+
+
+class PolicyConfig(Section):
+    name: str = "prefix_affinity"
+    params: dict[str, Any] = {}
+
+
+class ClassLimits(Section):
+    """Limits of one class: the first two at each backend, the others for each pool's queue."""
+
+    max_requests: Count = 256
+    max_uncached_tokens: Count = 65_536
+    """Uncached tokens before their first token. One larger request goes when it is alone."""
+    max_waiting: Annotated[int, Meta(ge=0)] = 1024
+    max_wait: Seconds = 30.0
+
+
+class PrefillLimits(ClassLimits):
+    max_requests: Count = 64
+    max_waiting: Annotated[int, Meta(ge=0)] = 256
+    max_wait: Seconds = 60.0
+
+
+class Scheduling(Section):
+    prefill_threshold: Count = 2048
+    """From this many uncached tokens on, a request is in the prefill class."""
+    prefill_share: Share = 0.2
+    """Share of the releases that the prefill class gets while both classes wait."""
+    prefill: PrefillLimits = PrefillLimits()
+    decode: ClassLimits = ClassLimits()
+
+
+class Index(Section):
+    max_blocks: Annotated[int, Meta(ge=1000)] = 2_000_000
+    """Bound of the whole index: blocks held, summed over all backends."""
+    capacity_tokens: Count = 500_000
+    """KV cache size assumed of a backend that does not report its own."""
+
+
+class Health(Section):
+    interval: Seconds = 5.0
+    timeout: Seconds = 2.0
+    unhealthy_after: Count = 3
+    """Failures in a row, of probes or of requests, that eject a backend."""
+
+
+class Timeouts(Section):
+    connect: Seconds = 5.0
+    first_byte: Seconds = 600.0
+    idle: Seconds = 120.0
+    """Between two reads of a response."""
+
+
+class Admin(Section):
+    token: str | None = None
+    """Bearer token of the admin API. Without one it answers loopback clients only."""
+
+
+class Log(Section):
+    level: str = "info"
+    access: str | None = None
+    """File for one JSON line a request; "-" is standard output."""
+
+
+class Settings(Section):
+    server: Server = Server()
+    backends: list[BackendConfig] = []
+    policy: PolicyConfig = PolicyConfig()
+    scheduling: Scheduling = Scheduling()
+    index: Index = Index()
+    health: Health = Health()
+    timeouts: Timeouts = Timeouts()
+    admin: Admin = Admin()
+    log: Log = Log()
+
+
+T = TypeVar("T")
+
+_WHERE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+
+
+def convert(data: Any, into: type[T], what: str) -> T:
+    """`data` as `into`, strictly.
+
+    Args:
+        what: names the source in error messages ("config.yaml", "body").
+
+    Raises:
+        ConfigError: with the place, the value found there and what is allowed.
+    """
+    try:
+        return msgspec.convert(data, into)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        where = _WHERE.search(message)
+        if where is None:
+            raise ConfigError(f"{what}: {message}") from None
+        path = where["path"].lstrip(".")
+        problem = message[: where.start()]
+        value = _value_at(data, where["path"])
+        shown = f" (got {value!r})" if _showable(path, value) else ""
+        raise ConfigError(f"{what}: {path or 'top level'}: {problem}{shown}") from None
+
+
+def _value_at(data: Any, path: str) -> Any:
+    for name, index in _STEP.findall(path):
+        try:
+            data = data[int(index)] if index else data[name]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _showable(path: str, value: Any) -> bool:
+    """Containers say nothing in a message, and secrets must not be in one."""
+    return isinstance(value, (str, int, float, bool)) and not re.search("token$|key$", path)
+
+
+def load(path: Path) -> Settings:
+    """Settings from a YAML file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or says something that is not allowed.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    return convert({} if data is None else data, Settings, str(path))

@@ -1,0 +1,393 @@
+"""Connections to one backend: HTTP/1.1 with keep-alive, pushed into a sink as bytes arrive.
+
+httptools parses; this module frames nothing itself and buffers nothing beyond one read. A
+connection carries one exchange at a time. What becomes of the exchange is told to its `Sink`,
+in this order: `on_head`, any number of `on_body`, then one of `on_end` or `on_failure`; after
+`abort` the sink hears nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from enum import StrEnum
+from typing import Protocol
+
+import httptools
+
+from gateway.config import Timeouts
+from gateway.types import Clock
+
+Headers = list[tuple[bytes, bytes]]
+
+IDLE_SECONDS = 4.0
+"""vLLM, SGLang and uvicorn close idle connections after 5 s; ours must be gone before."""
+MAX_HEAD = 256 * 1024
+TICK = 0.25
+"""How often limits are looked at. A limit strikes at most this much late."""
+
+
+class FailureKind(StrEnum):
+    """What went wrong between the gateway and a backend."""
+
+    CONNECT = "connect"
+    CONNECT_TIMEOUT = "connect_timeout"
+    RESET = "reset"
+    """The connection ended before the first byte of the answer."""
+    INCOMPLETE = "incomplete"
+    """The connection ended inside the answer."""
+    PROTOCOL = "protocol"
+    """What came back is not HTTP/1.1."""
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+
+    @property
+    def is_timeout(self) -> bool:
+        return self.value.endswith("timeout")
+
+
+class UpstreamFailure(Exception):
+    """An exchange with a backend failed.
+
+    Attributes:
+        kind: what went wrong.
+    """
+
+    def __init__(self, kind: FailureKind, detail: str = "") -> None:
+        super().__init__(f"{kind}: {detail}" if detail else str(kind))
+        self.kind = kind
+
+
+class Sink(Protocol):
+    """Where an exchange's answer goes. Called from the event loop; must not block."""
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Header names are lower case. Informational (1xx) answers are not passed on."""
+
+    def on_body(self, data: bytes) -> None: ...
+    def on_end(self, *, framed: bool) -> None:
+        """Args:
+        framed: the answer itself said where it ends; else the connection's end was its end.
+        """
+
+    def on_failure(self, failure: UpstreamFailure) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection, owned by an `Upstream`; lent to one exchange at a time."""
+
+    __slots__ = (
+        "_complete",
+        "_head_bytes",
+        "_head_only",
+        "_headers",
+        "_keep_alive",
+        "_parser",
+        "_pieces",
+        "_reading",
+        "_sink",
+        "_until_close",
+        "_upstream",
+        "got_bytes",
+        "head_seen",
+        "idle_since",
+        "quiet",
+        "reused",
+        "seen",
+        "transport",
+    )
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._parser = new_parser(self)
+        self._sink: Sink | None = None
+        self._headers: Headers = []
+        self._pieces: list[bytes] = []
+        self._complete = False
+        self._until_close = False
+        self._head_only = False
+        self._head_bytes = 0
+        self._reading = True
+        self._keep_alive = False
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
+        self.reused = False
+        self.got_bytes = False
+        self.head_seen = False
+        self.seen = False
+        self.quiet = 0.0
+        self.idle_since = 0.0
+
+    def send(self, request: bytes, body: bytes, sink: Sink, *, head_only: bool = False) -> None:
+        """Send a request; its answer goes to `sink`.
+
+        Args:
+            request: request line and headers, up to and including the blank line.
+            head_only: the answer has no body whatever its headers say (HEAD).
+        """
+        self._sink = sink
+        self._complete = self._until_close = self.got_bytes = self.head_seen = False
+        self._head_only = head_only
+        self._head_bytes = 0
+        self.quiet = 0.0
+        self._upstream.busy.add(self)
+        if len(body) <= 65_536:
+            self.transport.write(request + body)
+        else:
+            self.transport.writelines((request, body))
+
+    def abort(self) -> None:
+        """Drop the exchange and the connection: the engine sees that nobody is listening."""
+        self._sink = None
+        self._upstream.busy.discard(self)
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        if self._reading and not self.transport.is_closing():
+            self._reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._reading and not self.transport.is_closing():
+            self._reading = True
+            self.transport.resume_reading()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            # Bytes that nobody asked for: an answer to an aborted exchange, or a broken peer.
+            self.transport.abort()
+            return
+        self.seen = self.got_bytes = True
+        if not self.head_seen:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD:
+                self._fail(FailureKind.PROTOCOL, "response head too large")
+                return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(FailureKind.PROTOCOL, "unasked upgrade")
+            return
+        except httptools.HttpParserError:
+            self._deliver()
+            self._fail(FailureKind.PROTOCOL)
+            return
+        pieces = self._pieces
+        if self._complete:
+            self._deliver()
+            if self._sink is sink:
+                self._finish(keep=self._reusable())
+        elif len(pieces) == 1:
+            self._pieces = []
+            sink.on_body(pieces[0])
+        elif pieces:
+            self._deliver()
+
+    def eof_received(self) -> None:
+        return None  # close the transport; connection_lost says what it means
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upstream.forget(self)
+        sink = self._sink
+        if sink is None:
+            return
+        if self._until_close and exc is None:
+            self._finish(keep=False)
+        elif self.head_seen:
+            self._fail(FailureKind.INCOMPLETE)
+        elif self.got_bytes:
+            self._fail(FailureKind.INCOMPLETE, "inside the response head")
+        else:
+            self._fail(FailureKind.RESET)
+
+    # httptools callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        headers, self._headers = self._headers, []
+        if self._complete:
+            # A second answer to one request: nothing on this connection can be trusted any more.
+            self.transport.abort()
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        self.head_seen = True
+        framed = self._head_only or status in (204, 304)
+        if not framed:
+            for name, value in headers:
+                if name == b"content-length" or (
+                    name == b"transfer-encoding" and value.lower().endswith(b"chunked")
+                ):
+                    framed = True
+                    break
+        self._until_close = not framed
+        if self._sink is not None:
+            self._sink.on_head(status, headers)
+        if self._head_only:
+            self._complete = True
+
+    def on_body(self, data: bytes) -> None:
+        if not self._complete:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        self._headers = []  # trailers: they end with the hop
+        if self.head_seen:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
+
+    # ends
+
+    def _deliver(self) -> None:
+        pieces = self._pieces
+        if pieces and self._sink is not None:
+            self._pieces = []
+            self._sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _reusable(self) -> bool:
+        return (
+            not self._head_only
+            and self._reading
+            and self._keep_alive
+            and self.transport.get_write_buffer_size() == 0
+        )
+
+    def _finish(self, *, keep: bool) -> None:
+        sink, self._sink = self._sink, None
+        self._upstream.busy.discard(self)
+        if keep:
+            self._upstream.park(self)
+        else:
+            self.transport.close()
+        if sink is not None:
+            sink.on_end(framed=not self._until_close)
+
+    def _fail(self, kind: FailureKind, detail: str = "") -> None:
+        sink, self._sink = self._sink, None
+        self._upstream.busy.discard(self)
+        self.transport.abort()
+        if sink is not None:
+            sink.on_failure(UpstreamFailure(kind, detail))
+
+    def tick(self) -> None:
+        """Apply the first-byte and idle limits; called every `TICK` seconds while lent out."""
+        if self.seen or not self._reading:
+            self.seen = False
+            self.quiet = 0.0
+            return
+        self.quiet += TICK
+        timeouts = self._upstream.timeouts
+        if self.got_bytes:
+            if self.quiet >= timeouts.idle:
+                self._fail(FailureKind.IDLE_TIMEOUT)
+        elif self.quiet >= timeouts.first_byte:
+            self._fail(FailureKind.FIRST_BYTE_TIMEOUT)
+
+
+def new_parser(connection: Connection) -> httptools.HttpResponseParser:
+    parser = httptools.HttpResponseParser(connection)
+    # Some servers say both Content-Length and chunked; chunked wins, as RFC 9112 has it.
+    parser.set_dangerous_leniencies(lenient_chunked_length=True)
+    return parser
+
+
+class Upstream:
+    """The connections to one backend. No cap: limits are the scheduler's business.
+
+    Args:
+        host, port: where to connect.
+        timeouts: connect, first-byte and idle limits.
+        clock: seconds, monotonic.
+        tls: context for https backends.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeouts: Timeouts,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.timeouts = timeouts
+        self.busy: set[Connection] = set()
+        self._clock = clock
+        self._tls = tls
+        self._idle: deque[Connection] = deque()
+        self._closed = False
+
+    def idle(self) -> Connection | None:
+        """The most recently used idle connection that is still fresh, if there is one."""
+        oldest = self._clock() - IDLE_SECONDS
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.idle_since > oldest and not connection.transport.is_closing():
+                connection.reused = True
+                return connection
+            connection.transport.abort()
+        return None
+
+    async def dial(self) -> Connection:
+        """A new connection.
+
+        Raises:
+            UpstreamFailure: CONNECT or CONNECT_TIMEOUT.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.timeouts.connect):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self), self.host, self.port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise UpstreamFailure(FailureKind.CONNECT_TIMEOUT) from None
+        except OSError as error:
+            raise UpstreamFailure(
+                FailureKind.CONNECT, error.strerror or type(error).__name__
+            ) from None
+        return connection
+
+    def park(self, connection: Connection) -> None:
+        if self._closed:
+            connection.transport.close()
+            return
+        connection.idle_since = self._clock()
+        self._idle.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        self.busy.discard(connection)
+        if connection.idle_since:
+            with contextlib.suppress(ValueError):  # it may be lent out again
+                self._idle.remove(connection)
+
+    def tick(self) -> None:
+        """Apply limits to exchanges and drop connections that were idle too long."""
+        for connection in list(self.busy):
+            connection.tick()
+        oldest = self._clock() - IDLE_SECONDS
+        while self._idle and self._idle[0].idle_since <= oldest:
+            self._idle.popleft().transport.abort()
+
+    def close(self) -> None:
+        """Close idle connections now and the others when their exchange ends."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().transport.close()

@@ -1,0 +1,60 @@
+"""What is known of one request while it passes through the stations."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from gateway.http.client import Client, Scope
+from gateway.http.dialects.base import Dialect
+from gateway.http.headers import RequestHeaders
+from gateway.http.relay import Relay
+from gateway.prefix.holder import Booking
+from gateway.scheduling.lease import Lease
+from gateway.scheduling.ticket import Refusal
+from gateway.telemetry.record import RequestRecord
+from gateway.types import NO_MATCH, Chain, Match, Prompt
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Each station reads what the ones before it wrote and adds its own part.
+
+    Attributes, in the order in which they are filled:
+        scope, client, dialect, record: from the start.
+        phase: where the request is now: body, queue, connect, answer; for people and metrics.
+        headers, body, prompt: ingress.
+        chain, match: the prompt's blocks, and which backend holds how many.
+        lease: admission.
+        booking: what the index was told in advance; None without a prompt key.
+        relay: dispatch.
+    """
+
+    scope: Scope
+    client: Client
+    dialect: Dialect
+    record: RequestRecord
+    phase: str = "body"
+    headers: RequestHeaders | None = None
+    body: bytes = b""
+    prompt: Prompt | None = None
+    chain: Chain = b""
+    match: Match = NO_MATCH
+    lease: Lease | None = None
+    booking: Booking | None = None
+    relay: Relay | None = None
+    waiting: asyncio.Future[Lease] | None = None
+
+    # told by the pool when a ticket had to wait
+
+    def granted(self, lease: Lease) -> None:
+        waiting = self.waiting
+        if waiting is None or waiting.done():
+            lease.release()
+        else:
+            waiting.set_result(lease)
+
+    def refused(self, refusal: Refusal) -> None:
+        waiting = self.waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(refusal.error())

@@ -1,0 +1,95 @@
+"""How each API spells an error: as an answer, and as an event in a stream that has begun."""
+
+from __future__ import annotations
+
+from msgspec.json import encode
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class OpenAIErrors:
+    """OpenAI's error object. Its SDKs raise on an event whose data has an `error`."""
+
+    def error(
+        self, status: int, message: str, *, type: str, code: str | None, param: str | None
+    ) -> bytes:
+        return encode(
+            {"error": {"message": message, "type": type, "param": param, "code": code or status}}
+        )
+
+    def error_event(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str,
+        code: str | None = None,
+        param: str | None = None,
+    ) -> bytes:
+        data = self.error(status, message, type=type, code=code, param=param)
+        return b"data: %b\n\n" % data
+
+
+class ResponsesErrors(OpenAIErrors):
+    """Like OpenAI's, but events have names, and clients read the members of an error event both
+    directly (the documented type) and under `error` (what the SDKs raise on)."""
+
+    def error_event(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str,
+        code: str | None = None,
+        param: str | None = None,
+    ) -> bytes:
+        shown = code or str(status)
+        data = encode(
+            {
+                "type": "error",
+                "sequence_number": 0,
+                "code": shown,
+                "message": message,
+                "param": param,
+                "error": {"message": message, "type": type, "param": param, "code": shown},
+            }
+        )
+        return b"event: error\ndata: %b\n\n" % data
+
+
+class AnthropicErrors:
+    """Anthropic's error object: its types follow from the status, and it has no code or param."""
+
+    def error(
+        self, status: int, message: str, *, type: str, code: str | None, param: str | None
+    ) -> bytes:
+        default = "api_error" if status >= 500 else "invalid_request_error"
+        return encode(
+            {
+                "type": "error",
+                "error": {"type": _ANTHROPIC_TYPES.get(status, default), "message": message},
+            }
+        )
+
+    def error_event(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str,
+        code: str | None = None,
+        param: str | None = None,
+    ) -> bytes:
+        data = self.error(status, message, type=type, code=code, param=param)
+        return b"event: error\ndata: %b\n\n" % data

@@ -1,0 +1,50 @@
+"""Which dialect a path speaks."""
+
+from __future__ import annotations
+
+from gateway.http.dialects.anthropic import AnthropicMessages
+from gateway.http.dialects.base import Dialect
+from gateway.http.dialects.openai_chat import OpenAIChat
+from gateway.http.dialects.openai_completions import OpenAICompletions
+from gateway.http.dialects.openai_embeddings import OpenAIEmbeddings
+from gateway.http.dialects.openai_responses import OpenAIResponses
+from gateway.http.dialects.passthrough import AnthropicPassThrough, PassThrough
+from gateway.http.dialects.rerank import Rerank
+
+_RERANK = Rerank()
+_POST: dict[str, Dialect] = {
+    "/v1/chat/completions": OpenAIChat(),
+    "/v1/completions": OpenAICompletions(),
+    "/v1/responses": OpenAIResponses(),
+    "/v1/embeddings": OpenAIEmbeddings(),
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/rerank": _RERANK,
+    "/v1/score": _RERANK,
+    "/score": _RERANK,
+    "/v1/messages": AnthropicMessages(),
+}
+_PASS_THROUGH: Dialect = PassThrough()
+_ANTHROPIC_PASS_THROUGH: Dialect = AnthropicPassThrough()
+
+NAMES = tuple(
+    dict.fromkeys(
+        dialect.name for dialect in (*_POST.values(), _PASS_THROUGH, _ANTHROPIC_PASS_THROUGH)
+    )
+)
+"""Every dialect's name."""
+
+
+def dialect_for(method: str, path: str) -> Dialect:
+    """The dialect of a request; a path that is not known passes through.
+
+    Args:
+        path: without the query string.
+    """
+    if method == "POST":
+        dialect = _POST.get(path)
+        if dialect is not None:
+            return dialect
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return _ANTHROPIC_PASS_THROUGH
+    return _PASS_THROUGH

@@ -1,0 +1,105 @@
+"""Refusals and failures that the gateway itself answers, in one hierarchy.
+
+RequestError
+├── Malformed           400  the request cannot be read
+├── UnknownModel        404
+├── TooLarge            413
+├── SlowBody            408
+├── Overloaded          429 or 503, with Retry-After
+└── UpstreamBroke       502 or 504
+"""
+
+from __future__ import annotations
+
+from gateway.fleet.upstream import FailureKind, UpstreamFailure
+from gateway.types import Outcome
+
+
+class RequestError(Exception):
+    """An answer that is an error, before any byte of another answer was sent.
+
+    Attributes:
+        status: HTTP status.
+        type, code, param: as in OpenAI's error object; dialects translate.
+        retry_after: seconds, None when trying again later does not help.
+        close: the connection cannot be used again (a body was left unread).
+    """
+
+    status = 400
+    type = "invalid_request_error"
+    outcome = Outcome.CLIENT_ERROR
+    close = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+
+class Malformed(RequestError):
+    pass
+
+
+class UnknownModel(RequestError):
+    status = 404
+
+    def __init__(self, model: str) -> None:
+        shown = model if len(model) <= 200 else model[:200] + "..."
+        super().__init__(
+            f"The model {shown!r} is not served here. GET /v1/models lists those that are.",
+            code="model_not_found",
+            param="model",
+        )
+
+
+class TooLarge(RequestError):
+    status = 413
+    close = True
+
+
+class SlowBody(RequestError):
+    status = 408
+    close = True
+
+
+class Overloaded(RequestError):
+    type = "overloaded_error"
+    outcome = Outcome.REJECTED
+
+    def __init__(self, message: str, *, status: int, code: str, retry_after: int) -> None:
+        super().__init__(message, code=code, retry_after=retry_after)
+        self.status = status
+
+
+class UpstreamBroke(RequestError):
+    type = "upstream_error"
+
+    def __init__(self, failure: UpstreamFailure) -> None:
+        super().__init__(MESSAGES[failure.kind], code=str(failure.kind))
+        self.status = 504 if failure.kind.is_timeout else 502
+        self.outcome = Outcome.TIMEOUT if failure.kind.is_timeout else Outcome.UPSTREAM_ERROR
+
+
+class InternalFailure(RequestError):
+    status = 500
+    type = "internal_error"
+    outcome = Outcome.INTERNAL_ERROR
+
+
+MESSAGES = {
+    FailureKind.CONNECT: "The backend could not be reached.",
+    FailureKind.CONNECT_TIMEOUT: "The backend did not accept a connection in time.",
+    FailureKind.RESET: "The backend closed the connection without an answer.",
+    FailureKind.INCOMPLETE: "The backend's answer broke off: upstream body incomplete.",
+    FailureKind.PROTOCOL: "The backend's answer is not valid HTTP.",
+    FailureKind.FIRST_BYTE_TIMEOUT: "The backend did not begin to answer in time.",
+    FailureKind.IDLE_TIMEOUT: "The backend stopped answering in the middle.",
+}

@@ -1,0 +1,132 @@
+"""Which headers cross the gateway, in both directions.
+
+End-to-end headers do, in their order and with their values untouched. Hop-by-hop headers (RFC
+9110, 7.6.1) and those that `Connection` names do not, nor do the ones the gateway sets itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Headers = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"x-request-id"}
+_PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
+_READ = frozenset({b"content-type", b"accept-encoding", b"x-session-id"})
+
+
+@dataclass(slots=True)
+class RequestHeaders:
+    """A request's headers, read once.
+
+    Attributes:
+        forward: the lines for the backend, each ending in CRLF, joined.
+        content_type, accept_encoding, session, request_id: values, b"" when absent.
+    """
+
+    forward: bytes
+    content_type: bytes = b""
+    accept_encoding: bytes = b""
+    session: bytes = b""
+    request_id: bytes = b""
+
+
+def read_request(headers: Headers) -> RequestHeaders:
+    """Args:
+    headers: as ASGI gives them, names in lower case.
+    """
+    lines: list[bytes] = []
+    read = RequestHeaders(b"")
+    named: frozenset[bytes] = frozenset()
+    for name, value in headers:
+        if name in NOT_SENT:
+            if name == b"connection":
+                if value not in _PLAIN_CONNECTION:
+                    named |= _tokens(value)
+            elif name == b"x-request-id":
+                read.request_id = value
+            continue
+        if name in _READ:
+            if name == b"content-type":
+                read.content_type = value
+            elif name == b"accept-encoding":
+                read.accept_encoding = value
+            else:
+                read.session = value
+        lines += (name, b": ", value, b"\r\n")
+    if named:
+        lines = [
+            part
+            for at in range(0, len(lines), 4)
+            if lines[at] not in named
+            for part in lines[at : at + 4]
+        ]
+    read.forward = b"".join(lines)
+    return read
+
+
+@dataclass(slots=True)
+class ResponseHeaders:
+    """An answer's headers, read once.
+
+    Attributes:
+        forward: what the client gets, before the gateway adds its own.
+        length: Content-Length; None when absent, malformed or overridden by chunked.
+    """
+
+    forward: Headers
+    content_type: bytes = b""
+    content_encoding: bytes = b""
+    length: int | None = None
+    cache_control: bool = False
+    buffering: bool = False
+
+
+def read_response(headers: Headers) -> ResponseHeaders:
+    read = ResponseHeaders([])
+    forward = read.forward
+    named: frozenset[bytes] = frozenset()
+    chunked = False
+    for pair in headers:
+        name, value = pair
+        if name in NOT_RETURNED:
+            if name == b"content-length":
+                if value.isdigit():
+                    read.length = int(value)
+            elif name == b"transfer-encoding":
+                chunked = True
+            elif name == b"connection" and value not in _PLAIN_CONNECTION:
+                named |= _tokens(value)
+            continue
+        if name == b"content-type":
+            read.content_type = value
+        elif name == b"content-encoding":
+            read.content_encoding = value.strip().lower()
+        elif name == b"cache-control":
+            read.cache_control = True
+        elif name == b"x-accel-buffering":
+            read.buffering = True
+        forward.append(pair)
+    if chunked:
+        read.length = None
+    if named:
+        read.forward = [pair for pair in forward if pair[0] not in named]
+    return read
+
+
+def _tokens(value: bytes) -> frozenset[bytes]:
+    return frozenset(token.strip().lower() for token in value.split(b","))

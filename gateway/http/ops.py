@@ -1,0 +1,93 @@
+"""Routes that the gateway answers itself, outside the proxied path: health, metrics, models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.fleet.fleet import Fleet
+from gateway.http.dialects.registry import dialect_for
+from gateway.http.errors import RequestError, UnknownModel
+
+PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models"})
+
+
+def is_control_path(path: str) -> bool:
+    """Whether a path belongs to the gateway itself and is never proxied."""
+    return path in PATHS or path.startswith(("/admin", "/v1/models/"))
+
+
+class Ops:
+    """Args:
+    metrics: renders the Prometheus text page.
+    stopping: whether the gateway is shutting down.
+    """
+
+    def __init__(
+        self, fleet: Fleet, metrics: Callable[[], bytes], stopping: Callable[[], bool]
+    ) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self._stopping = stopping
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/live", self.live),
+            Route("/ready", self.ready),
+            Route("/health", self.ready),
+            Route("/metrics", self.metrics),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.model),
+        ]
+
+    async def live(self, request: Request) -> Response:
+        """The process runs and its event loop turns."""
+        return _json({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Requests can be served now; the reason why not, otherwise."""
+        states = [str(backend.state) for backend in self._fleet]
+        body: dict[str, object] = {
+            "status": "ok",
+            "backends": {state: states.count(state) for state in sorted(set(states))},
+            "models": sorted(self._fleet.models()),
+        }
+        if self._stopping():
+            body["status"] = "shutting down"
+        elif not body["models"]:
+            body["status"] = "no backend can serve a model" if states else "no backends"
+        return _json(body, 200 if body["status"] == "ok" else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(self, request: Request) -> Response:
+        """The union over usable backends, in OpenAI's list shape."""
+        entries = [_entry(model) for model in sorted(self._fleet.models())]
+        return _json({"object": "list", "data": entries})
+
+    async def model(self, request: Request) -> Response:
+        model = request.path_params["model"]
+        if model not in self._fleet.models():
+            return refusal("GET", request.url.path, UnknownModel(model))
+        return _json(_entry(model))
+
+
+def refusal(method: str, path: str, error: RequestError) -> Response:
+    """An error in the dialect that `path` belongs to."""
+    body = dialect_for(method, path).error(
+        error.status, str(error), type=error.type, code=error.code, param=error.param
+    )
+    return Response(body, error.status, media_type="application/json")
+
+
+def _entry(model: str) -> dict[str, object]:
+    return {"id": model, "object": "model", "created": 0, "owned_by": "prefixgate"}
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

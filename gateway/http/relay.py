@@ -1,0 +1,263 @@
+"""One answer on its way from a backend to the client.
+
+The relay is the sink of an upstream connection and writes to the client as bytes come in. Small
+JSON answers are held until they are whole, so that one that breaks off is an error and never a
+truncated 200; event streams and everything large go out at once. Bytes are never changed; what
+must be known of them is read from the side by the dialect's scanner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.fleet.upstream import FailureKind, Headers, UpstreamFailure
+from gateway.http.client import Client
+from gateway.http.dialects.base import Dialect, Usage
+from gateway.http.errors import MESSAGES
+from gateway.http.headers import ResponseHeaders, read_response
+from gateway.http.sse import StreamScanner
+from gateway.types import Clock
+
+HOLD_BYTES = 256 * 1024
+_COMPRESSED = frozenset({b"gzip", b"x-gzip", b"deflate"})
+
+
+class Carrier(Protocol):
+    """The upstream connection of an exchange, as far as the relay is concerned."""
+
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Relay:
+    """Passes one answer on and notes what happened to it.
+
+    Args:
+        extra: headers that the gateway adds to the answer.
+        accept_encoding: the client's, to know whether it can read a compressed answer.
+        on_accepted: called once, when the backend has shown that it took the work: the first
+            content of a stream, the head of any other successful answer.
+
+    Attributes:
+        done: result None when the answer ended or the client left; exception UpstreamFailure
+            when it failed before anything was sent to the client.
+        status: the backend's status, 0 before its head.
+        first_at, ended_at: seconds on the clock; `first_at` is the first content of a stream.
+        failure: what broke the answer, also after its head was sent.
+        scanner: the event stream's; None for any other answer.
+        usage: what the engine reported in an answer that is not a stream.
+    """
+
+    __slots__ = (
+        "_accept_encoding",
+        "_carrier",
+        "_client",
+        "_clock",
+        "_decoder",
+        "_dialect",
+        "_extra",
+        "_head",
+        "_held",
+        "_held_bytes",
+        "_on_accepted",
+        "_recode",
+        "cancelled",
+        "done",
+        "ended_at",
+        "failure",
+        "first_at",
+        "scanner",
+        "status",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        client: Client,
+        dialect: Dialect,
+        clock: Clock,
+        extra: Headers,
+        accept_encoding: bytes,
+        on_accepted: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._dialect = dialect
+        self._clock = clock
+        self._extra = extra
+        self._accept_encoding = accept_encoding
+        self._on_accepted = on_accepted
+        self._carrier: Carrier | None = None
+        self._head: ResponseHeaders | None = None
+        self._held: list[bytes] | None = None
+        self._held_bytes = 0
+        self._decoder: zlib._Decompress | None = None
+        self._recode = False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.first_at: float | None = None
+        self.ended_at: float | None = None
+        self.failure: UpstreamFailure | None = None
+        self.cancelled = False
+        self.scanner: StreamScanner | None = None
+        self.usage: Usage | None = None
+
+    def carry(self, carrier: Carrier) -> None:
+        """The answer will come through `carrier`; also after a re-dial, before any byte."""
+        self._carrier = carrier
+        self._client.source = carrier
+        self.failure = None
+        if self.done.done():
+            self.done = asyncio.get_running_loop().create_future()
+        self._client.on_gone = self.cancel
+
+    def cancel(self) -> None:
+        """The client left."""
+        scanner = self.scanner
+        if scanner is not None and scanner.done:
+            return  # it had everything that mattered; the tail is on its way
+        self.cancelled = True
+        if self._carrier is not None:
+            self._carrier.abort()
+        self._settle()
+
+    # Sink
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        self.status = status
+        head = self._head = read_response(headers)
+        ok = 200 <= status < 300
+        content_type = head.content_type
+        if content_type.startswith(b"text/event-stream"):
+            self._begin_stream(head, ok)
+            return
+        if ok:
+            self._on_accepted()
+        length = head.length
+        small = (
+            content_type.startswith(b"application/json") if length is None else length <= HOLD_BYTES
+        )
+        if small:
+            self._held = []
+        else:
+            self._start(length)
+
+    def _begin_stream(self, head: ResponseHeaders, ok: bool) -> None:
+        if not head.cache_control:
+            head.forward.append((b"cache-control", b"no-cache, no-transform"))
+        if not head.buffering:
+            head.forward.append((b"x-accel-buffering", b"no"))
+        if head.content_encoding in _COMPRESSED:
+            self._decoder = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, as it says
+            if not _accepts(self._accept_encoding, head.content_encoding):
+                self._recode = True
+                head.forward = [pair for pair in head.forward if pair[0] != b"content-encoding"]
+        if ok:
+            self.scanner = self._dialect.scanner()
+        self._start(None)
+
+    def on_body(self, data: bytes) -> None:
+        held = self._held
+        if held is not None:
+            held.append(data)
+            self._held_bytes += len(data)
+            if self._held_bytes > HOLD_BYTES:
+                self._release(None)
+            return
+        if self._decoder is not None:
+            plain = self._decode(self._decoder, data)
+            if plain is None:
+                return
+        else:
+            plain = data
+        scanner = self.scanner
+        if scanner is not None and scanner.feed(plain):
+            self.first_at = self._clock()
+            self._on_accepted()
+        if self._recode:
+            data = plain
+        if data:
+            self._client.write(data)
+
+    def on_end(self, *, framed: bool) -> None:
+        self.ended_at = self._clock()
+        client = self._client
+        scanner = self.scanner
+        if self._held is not None:
+            body = b"".join(self._held)
+            if 200 <= self.status < 300 and b'"usage"' in body:
+                self.usage = self._dialect.usage(body)
+            # HEAD: a length and no body
+            self._release(len(body) or self._length())
+        elif scanner is not None:
+            scanner.finish()
+            if not framed and not scanner.done and self._dialect.ends_with_marker:
+                # Closing is how this backend ends a body, and also how it dies.
+                self.on_failure(UpstreamFailure(FailureKind.INCOMPLETE))
+                return
+        client.end()
+        self._settle()
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        self.ended_at = self._clock()
+        self.failure = failure
+        client = self._client
+        if not client.started:
+            if not self.done.done():
+                self.done.set_exception(failure)
+            return
+        scanner = self.scanner
+        if scanner is not None and scanner.at_boundary and (self._decoder is None or self._recode):
+            client.write(
+                self._dialect.error_event(
+                    502,
+                    MESSAGES[failure.kind],
+                    type="upstream_error",
+                    code=str(failure.kind),
+                )
+            )
+            client.end()
+        else:
+            # Half an event, or a body, is out: only a broken connection is an honest end.
+            client.abort()
+        self._settle()
+
+    def _decode(self, decoder: zlib._Decompress, data: bytes) -> bytes | None:
+        try:
+            return decoder.decompress(data)
+        except zlib.error:
+            if self._recode:
+                if self._carrier is not None:
+                    self._carrier.abort()
+                self.on_failure(UpstreamFailure(FailureKind.PROTOCOL, "undecodable body"))
+                return None
+            self._decoder = self.scanner = None  # accounting only; the client may know better
+            return b""
+
+    def _release(self, length: int | None) -> None:
+        """Send the head and what was held back."""
+        held, self._held = self._held, None
+        self._start(length if length is not None else self._length())
+        if held:
+            self._client.write(held[0] if len(held) == 1 else b"".join(held))
+
+    def _length(self) -> int | None:
+        return None if self._head is None else self._head.length
+
+    def _start(self, length: int | None) -> None:
+        head = self._head
+        assert head is not None
+        self._client.start(self.status, head.forward + self._extra, length)
+
+    def _settle(self) -> None:
+        self._client.source = None
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def _accepts(accept_encoding: bytes, coding: bytes) -> bool:
+    offered = accept_encoding.lower()
+    return coding.removeprefix(b"x-") in offered or b"*" in offered

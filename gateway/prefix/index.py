@@ -1,0 +1,369 @@
+"""Which backend holds which prompt prefix, as far as the gateway can know."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite, tanh
+from typing import NamedTuple
+
+from gateway.prefix.blocks import KEY_BYTES_PER_TOKEN, BlockScale
+from gateway.prefix.holder import Booking, Holder, Touch
+from gateway.prefix.tree import Node, Tree
+from gateway.types import HASH_BYTES, NO_MATCH, Chain, Match
+
+RECLAIM_PER_BOOKING = 16
+"""Dead records cleared per booking: more than a booking adds, so the dead always lose ground."""
+
+
+class Holding(NamedTuple):
+    """What one backend is believed to hold."""
+
+    blocks: int
+    tokens: float
+
+
+@dataclass(slots=True, frozen=True)
+class IndexStats:
+    """The index in numbers.
+
+    Attributes:
+        nodes: nodes of the tree.
+        blocks: distinct blocks in the tree.
+        held_blocks: blocks held, summed over the backends.
+        dead_blocks: the same of backends removed or reset, where memory is not yet given back.
+            Together with `held_blocks` never above the index's bound.
+        evicted_blocks: blocks evicted so far, for a backend's capacity or the index's bound.
+        bookings: bookings neither confirmed nor withdrawn yet.
+        backends: by id.
+    """
+
+    nodes: int
+    blocks: int
+    held_blocks: int
+    dead_blocks: int
+    evicted_blocks: int
+    bookings: int
+    backends: Mapping[str, Holding]
+
+
+class PrefixIndex:
+    """Mirrors, per backend, the prefix cache of its engine.
+
+    A backend holds whole prefixes: with a block also every block before it. Using a chain makes
+    all of it most recent; over capacity, the least recent blocks go, tails first, as engines do.
+
+    Args:
+        scale: where the blocks of the chains end.
+        max_blocks: bound of the whole index in blocks held, summed over the backends. Above it
+            the least recently used blocks of any backend go.
+
+    Raises:
+        ValueError: `max_blocks` below 1.
+    """
+
+    def __init__(self, scale: BlockScale, max_blocks: int) -> None:
+        if max_blocks < 1:
+            raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
+        self._scale = scale
+        self._max_blocks = max_blocks
+        self._tree = Tree()
+        self._backends: dict[str, Holder] = {}
+        self._dead: deque[Holder] = deque()
+        # Every holder's touches once more, in one order: who is least recent overall is then
+        # known without asking each backend.
+        self._touches: OrderedDict[Touch, None] = OrderedDict()
+        self._blocks = 0
+        self._evicted = 0
+        self._bookings = 0
+
+    def add_backend(self, id: str, capacity_tokens: float) -> None:
+        """Start to track a backend; its cache is taken to be empty.
+
+        Raises:
+            ValueError: it is tracked already, or the capacity is not a positive number.
+        """
+        if id in self._backends:
+            raise ValueError(f"backend {id!r} is in the index already")
+        limit = _key_bytes(capacity_tokens)
+        self._backends[id] = Holder(id, limit, self._longest(limit))
+
+    def set_capacity(self, id: str, tokens: float) -> None:
+        """Change a backend's capacity; what no longer fits is evicted.
+
+        Raises:
+            KeyError: there is no such backend.
+            ValueError: the capacity is not a positive number.
+        """
+        holder = self._backends[id]
+        limit = _key_bytes(tokens)
+        holder.resize(limit, self._longest(limit))
+        self._evict(holder)
+
+    def remove_backend(self, id: str) -> None:
+        """Forget a backend and all it holds. Constant time, as `reset_backend`.
+
+        Raises:
+            KeyError: there is no such backend.
+        """
+        self._bury(self._backends.pop(id))
+
+    def reset_backend(self, id: str) -> None:
+        """Begin a new epoch: the engine has restarted or flushed, its cache is empty.
+
+        Constant time. What the backend held is never matched again; the memory is given back
+        in small steps by the bookings that follow, or by `reclaim`.
+
+        Raises:
+            KeyError: there is no such backend.
+        """
+        old = self._backends[id]
+        self._backends[id] = Holder(id, old.limit, old.longest)
+        self._bury(old)
+
+    def match(self, chain: Chain) -> Match:
+        """What each backend is believed to hold of `chain`."""
+        path, depth = self._tree.walk(chain)
+        blocks: dict[str, int] = {}
+        tokens: dict[str, float] = {}
+        # From the deepest node up: a holder met for the first time holds exactly up to there.
+        for node in reversed(path):
+            whole = self._scale.tokens(depth)
+            for holder, touch in node.holders.items():
+                id = holder.id
+                if id in blocks or not holder.live:
+                    continue
+                blocks[id] = depth
+                # Records grow older with depth: where the last is fresh, so are the others.
+                fresh = touch.accepted > holder.stale
+                tokens[id] = whole if fresh else self._expected(holder, path, depth)
+            depth = node.start
+        return Match(blocks, tokens) if blocks else NO_MATCH
+
+    def book(self, id: str, chain: Chain) -> Booking:
+        """Expect a backend to hold `chain` from now on, subject to the booking's outcome.
+
+        What it does not hold yet is held tentatively; all of it becomes most recent. Of a chain
+        that is larger than the backend's cache, the head that fits is booked.
+
+        Raises:
+            KeyError: there is no such backend.
+        """
+        holder = self._backends[id]
+        if self._dead:
+            self.reclaim(RECLAIM_PER_BOOKING)
+        booking = Booking(holder, chain[: holder.longest * HASH_BYTES])
+        self._bookings += 1
+        if booking.chain:
+            self._insert(booking)
+            if holder.span > holder.limit:
+                self._evict(holder)
+            if self._blocks > self._max_blocks:
+                self._evict_oldest()
+        return booking
+
+    def confirm(self, booking: Booking) -> None:
+        """The backend has accepted the work: what was tentative for this booking stays.
+
+        What was evicted meanwhile stays evicted. Nothing happens when the booking was resolved
+        before, or the backend was reset or removed since.
+        """
+        if not self._resolve(booking):
+            return
+        holder, tree, span = booking.holder, self._tree, self._scale.span
+        path, _ = tree.walk(booking.chain)
+        accepted = 0
+        for node in reversed(path):
+            if node.pending and booking in node.pending.get(holder, ()):
+                _settle(node, holder)
+                accepted += span(node.end) - span(node.start)
+            tree.merge(node)
+        holder.accept(accepted)
+
+    def withdraw(self, booking: Booking) -> None:
+        """The work did not happen: what only this booking stood for is held no longer.
+
+        Nothing happens when the booking was resolved before, or the backend was reset or removed
+        since.
+        """
+        if not self._resolve(booking):
+            return
+        holder, tree = booking.holder, self._tree
+        path, _ = tree.walk(booking.chain)
+        # From the deepest node up. Nobody can hold on to a node below one that this empties:
+        # such a booking or confirmation would cover the upper one as well.
+        for node in reversed(path):
+            waiting = node.pending and node.pending.get(holder)
+            if waiting and booking in waiting:
+                waiting.remove(booking)
+                if waiting:
+                    tree.merge(node)
+                else:
+                    self._release(holder, node, 0)
+
+    def reclaim(self, records: int) -> None:
+        """Clear up to `records` records of removed and reset backends out of the tree."""
+        while self._dead and records > 0:
+            holder = self._dead[0]
+            self._release(holder, holder.oldest().leaf, 0)
+            records -= 1
+            if not holder.touches:
+                self._dead.popleft()
+
+    def flush(self) -> None:
+        """Begin a new epoch for every backend and drop the tree."""
+        self._tree = Tree()
+        self._touches.clear()
+        self._dead.clear()
+        self._blocks = 0
+        for id, old in self._backends.items():
+            old.live = False
+            self._backends[id] = Holder(id, old.limit, old.longest)
+
+    def stats(self) -> IndexStats:
+        """The index in numbers, at this moment."""
+        held = sum(holder.blocks for holder in self._backends.values())
+        return IndexStats(
+            nodes=self._tree.nodes,
+            blocks=self._tree.blocks,
+            held_blocks=held,
+            dead_blocks=self._blocks - held,
+            evicted_blocks=self._evicted,
+            bookings=self._bookings,
+            backends={
+                id: Holding(holder.blocks, holder.span / KEY_BYTES_PER_TOKEN)
+                for id, holder in self._backends.items()
+            },
+        )
+
+    def _longest(self, limit: int) -> int:
+        return min(self._scale.blocks(limit), self._max_blocks)
+
+    def _bury(self, holder: Holder) -> None:
+        holder.live = False
+        if holder.touches:
+            self._dead.append(holder)
+
+    def _expected(self, holder: Holder, path: list[Node], depth: int) -> float:
+        """Tokens of the first `depth` blocks of `path`, each weighted by its confidence.
+
+        Confidence is near 1 while the backend has cached little since the last use, and one half
+        once that has come to its capacity.
+        """
+        tokens, limit, stale = self._scale.tokens, holder.limit, holder.stale
+        expected = 0.0
+        for node in path:
+            if node.start >= depth:
+                break
+            confidence = 1.0
+            then = node.holders[holder].accepted
+            if then <= stale:
+                # The logistic function with a width of a tenth of the capacity, in the form that
+                # cannot overflow.
+                confidence = 0.5 - 0.5 * tanh(5 * ((holder.accepted - then) / limit - 1))
+            expected += confidence * (tokens(min(node.end, depth)) - tokens(node.start))
+        return expected
+
+    def _insert(self, booking: Booking) -> None:
+        holder, chain, tree = booking.holder, booking.chain, self._tree
+        path, shared = tree.walk(chain)
+        if path and shared < path[-1].end:
+            path[-1] = tree.split(path[-1], shared - path[-1].start)
+        if shared * HASH_BYTES < len(chain):
+            path.append(tree.grow(path[-1] if path else tree.root, chain[shared * HASH_BYTES :]))
+        total = held = path[-1].end
+        touch = Touch(holder, path[-1])
+        for node in path:
+            last = node.holders.get(holder)
+            node.holders[holder] = touch
+            if last is None:
+                held = min(held, node.start)
+                if node.pending is None:
+                    node.pending = {}
+                node.pending[holder] = {booking}
+                booking.tentative = True
+            else:
+                if last.leaf is node:
+                    self._retire(last)
+                if node.pending and holder in node.pending:
+                    node.pending[holder].add(booking)
+                    booking.tentative = True
+        holder.touches[touch] = self._touches[touch] = None
+        holder.blocks += total - held
+        holder.span += self._scale.span(total) - self._scale.span(held)
+        self._blocks += total - held
+        for node in reversed(path):
+            tree.merge(node)
+
+    def _resolve(self, booking: Booking) -> bool:
+        """Close the booking; whether there is something left to settle in the tree."""
+        if not booking.open:
+            return False
+        booking.open = False
+        self._bookings -= 1
+        return booking.tentative and booking.holder.live
+
+    def _evict(self, holder: Holder) -> None:
+        """Evict until the holder is within its capacity."""
+        scale = self._scale
+        while (excess := holder.span - holder.limit) > 0:
+            leaf = holder.oldest().leaf
+            keep = max(scale.blocks(max(scale.span(leaf.end) - excess, 0)), leaf.start)
+            self._evicted += leaf.end - keep
+            self._release(holder, leaf, keep - leaf.start)
+
+    def _evict_oldest(self) -> None:
+        """Evict until the index is within its bound: the dead first, then the least recent."""
+        while self._dead and self._blocks > self._max_blocks:
+            self.reclaim(1)
+        while (excess := self._blocks - self._max_blocks) > 0:
+            touch = next(iter(self._touches))
+            leaf = touch.leaf
+            keep = max(leaf.end - excess, leaf.start)
+            self._evicted += leaf.end - keep
+            self._release(touch.holder, leaf, keep - leaf.start)
+
+    def _release(self, holder: Holder, node: Node, keep: int) -> None:
+        """Let `holder` hold only the first `keep` blocks of `node`, the deepest that its touch
+        and the holder have on that path."""
+        tree, scale = self._tree, self._scale
+        cut, end = node.start + keep, node.end
+        holder.blocks -= end - cut
+        holder.span -= scale.span(end) - scale.span(cut)
+        self._blocks -= end - cut
+        if keep and len(node.holders) == 1:
+            tree.shorten(node, keep)
+            return
+        if keep:
+            tree.split(node, keep)
+        touch = node.holders.pop(holder)
+        _settle(node, holder)
+        parent = node.parent
+        assert parent is not None, "the root has no holders"
+        if parent.holders.get(holder) is touch:
+            touch.leaf = parent
+        else:
+            self._retire(touch)
+        if node.holders:
+            tree.merge(node)
+        else:
+            tree.remove(node)
+
+    def _retire(self, touch: Touch) -> None:
+        del touch.holder.touches[touch]
+        del self._touches[touch]
+
+
+def _settle(node: Node, holder: Holder) -> None:
+    """`holder` no longer has `node` tentatively."""
+    if node.pending:
+        node.pending.pop(holder, None)
+        if not node.pending:
+            node.pending = None
+
+
+def _key_bytes(tokens: float) -> int:
+    if not (isfinite(tokens) and tokens > 0):
+        raise ValueError(f"a capacity must be a positive number of tokens, got {tokens}")
+    return int(tokens * KEY_BYTES_PER_TOKEN)

@@ -1,0 +1,113 @@
+"""A request that asks for a lease, and the answer when it gets none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import inf
+
+from gateway.scheduling.lease import Lease
+from gateway.types import Chain, Match
+from policies.base import RouteRequest
+
+
+class RefusalReason(StrEnum):
+    """Why a ticket got no lease; also a metric label, so the set is closed."""
+
+    QUEUE_FULL = "queue_full"
+    EXPIRED = "expired"
+    """It waited as long as it may."""
+    NO_BACKEND = "no_backend"
+    """The pool has no backend at all; busy ones are waited for."""
+    SHUTTING_DOWN = "shutting_down"
+    ROUTING_FAILED = "routing_failed"
+    """The policy raised, or chose what was no candidate. Always a bug in the policy."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that says the same."""
+        return _STATUS[self]
+
+
+_STATUS = {
+    RefusalReason.QUEUE_FULL: 429,
+    RefusalReason.EXPIRED: 503,
+    RefusalReason.NO_BACKEND: 503,
+    RefusalReason.SHUTTING_DOWN: 503,
+    RefusalReason.ROUTING_FAILED: 500,
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """Args:
+    retry_after: seconds after which asking again makes sense, 1 to 60.
+    """
+
+    reason: RefusalReason
+    retry_after: float
+
+    @property
+    def status(self) -> int:
+        return self.reason.status
+
+    def error(self) -> Refused:
+        return Refused(self)
+
+
+class Refused(Exception):
+    """A ticket was refused."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason.value)
+        self.refusal = refusal
+
+    @property
+    def reason(self) -> RefusalReason:
+        return self.refusal.reason
+
+    @property
+    def status(self) -> int:
+        return self.refusal.status
+
+    @property
+    def retry_after(self) -> float:
+        return self.refusal.retry_after
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request's way to a lease; submitted once.
+
+    When it cannot go at once it waits, and then exactly one of three things happens: `on_grant` is
+    called, `on_refuse` is called, or whoever submitted it cancels it.
+
+    Args:
+        request: the facts that limits and policy look at; as of the release once it was granted.
+        on_grant: takes the lease of a ticket that waited.
+        on_refuse: told why a ticket that waited gets none.
+        rematch: looks the chain up again, because what backends hold changes while a ticket waits.
+        max_wait: seconds the client is ready to wait; can only shorten the class's limit, and 0
+            means not at all.
+    """
+
+    request: RouteRequest
+    on_grant: Callable[[Lease], None]
+    on_refuse: Callable[[Refusal], None]
+    rematch: Callable[[Chain], Match] | None = None
+    max_wait: float | None = None
+    submitted: float = field(init=False, default=0.0)
+    deadline: float = field(init=False, default=inf)
+
+    def start(self, now: float, limit: float) -> None:
+        """Begin to wait, for at most `limit` seconds."""
+        self.submitted = now
+        self.deadline = now + (limit if self.max_wait is None else min(limit, self.max_wait))
+
+    def refresh(self, now: float) -> RouteRequest:
+        """The request as of now. Its class stays: waiting relabels nothing."""
+        request = self.request
+        match = request.match if self.rematch is None else self.rematch(request.chain)
+        self.request = replace(request, match=match, now=now)
+        return self.request

@@ -1,0 +1,152 @@
+"""Real processes on loopback: started, waited for, and stopped whatever happens."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+HOST = "127.0.0.1"
+_PORTS = range(20_000, 32_000)
+"""Below what systems give to outgoing connections, so that none takes a port just found free."""
+_POLL = 0.05
+_GRACE = 5.0
+_TAIL = 15
+
+
+class ProcessError(RuntimeError):
+    """A process ended on its own or did not get ready; the message ends with its last output."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Different loopback ports that nothing listens on now."""
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ProcessError(f"fewer than {count} free ports between {_PORTS.start} and {_PORTS.stop}")
+
+
+@dataclass(slots=True, frozen=True)
+class Service:
+    """A started process, which leads a process group of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def check(self) -> None:
+        """
+        Raises:
+            ProcessError: it has ended.
+        """
+        code = self.process.poll()
+        if code is not None:
+            raise ProcessError(f"{self.name} ended with code {code}{self._tail()}")
+
+    def wait_ready(self, port: int, path: str, seconds: float = 30.0) -> None:
+        """Wait until GET `path` answers 200.
+
+        Raises:
+            ProcessError: it ended, or took longer.
+        """
+        deadline = time.monotonic() + seconds
+        while not _answers(port, path):
+            self.check()
+            if time.monotonic() > deadline:
+                raise ProcessError(f"{self.name} is not ready after {seconds:g} s{self._tail()}")
+            time.sleep(_POLL)
+
+    def stop(self) -> None:
+        """Ask the process to end, then end its whole group by force."""
+        self._signal(signal.SIGTERM)
+        try:
+            self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._signal(signal.SIGKILL)
+            self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):  # macOS: the latter for a group of zombies
+            return
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
+        return "".join(f"\n    {line}" for line in lines)
+
+
+class Processes:
+    """A context in which processes are started; leaving it stops them, newest first."""
+
+    def __init__(self) -> None:
+        self._services: list[Service] = []
+
+    def __enter__(self) -> Self:
+        self._logs = tempfile.TemporaryDirectory(prefix="prefixgate-")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            while self._services:
+                self._services.pop().stop()
+        finally:
+            self._logs.cleanup()
+
+    def start(self, name: str, command: Sequence[str]) -> Service:
+        """Start a process with its output in a log file of its own."""
+        log = Path(self._logs.name) / f"{len(self._services)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        service = Service(name, process, log)
+        self._services.append(service)
+        return service
+
+    def check(self) -> None:
+        """
+        Raises:
+            ProcessError: one of them has ended.
+        """
+        for service in self._services:
+            service.check()
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

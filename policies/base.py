@@ -1,0 +1,97 @@
+"""What a routing policy is: one class with one pure method.
+
+A policy gets the facts of one request and a read-only view of the backends that can take it, and
+returns a `Decision`. It does no I/O, does not block, and does not change what it is given. It may
+keep state of its own (a rotation counter, a hash ring). To add one, write a class that satisfies
+`Policy` and register it under the entry point group `prefixgate.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from gateway.types import NO_MATCH, Chain, Decision, Match, WorkClass
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every policy's parameters: unknown names and wrong types are refused."""
+
+
+@dataclass(slots=True, frozen=True)
+class RouteRequest:
+    """The facts of one request that routing may depend on.
+
+    Attributes:
+        model: the model asked for.
+        chain: block hashes of its prompt; b"" when it has no prompt key.
+        prompt_tokens: estimated prompt tokens.
+        output_tokens: expected output tokens.
+        match: what each backend is believed to hold of `chain`.
+        session: the client's session key, if it sent one.
+        work_class: the queue it belongs to.
+        now: seconds, on the gateway's clock.
+    """
+
+    model: str
+    chain: Chain = b""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    match: Match = NO_MATCH
+    session: str | None = None
+    work_class: WorkClass = WorkClass.DECODE
+    now: float = 0.0
+
+
+class Candidate(Protocol):
+    """A backend as a policy sees it. Everything is in tokens, requests or seconds."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def in_flight(self) -> int:
+        """Requests dispatched and not yet finished."""
+    @property
+    def decoding(self) -> int:
+        """Of those, the ones past their first token."""
+    @property
+    def pending_tokens(self) -> float:
+        """Uncached prompt tokens of the requests still before their first token."""
+    @property
+    def context_tokens(self) -> float:
+        """Prompt tokens of all requests in flight: what they occupy of the KV cache."""
+    @property
+    def capacity_tokens(self) -> float:
+        """Size of the KV cache."""
+    @property
+    def prefill_rate(self) -> float:
+        """Uncached prompt tokens per second when it prefills alone."""
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of one decode step with no other stream."""
+    @property
+    def stream_seconds(self) -> float:
+        """Seconds that each further decoding stream adds to a step."""
+
+
+class Policy(Protocol):
+    """`choose` is called with at least one candidate, at the moment a request is released."""
+
+    name: ClassVar[str]
+    params_type: ClassVar[type[Params]]
+    """Accepted parameters, with defaults and bounds."""
+
+    def __init__(self, params: Params) -> None: ...
+
+    @property
+    def params(self) -> Params: ...
+
+    def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision: ...
+
+    def explain(
+        self, request: RouteRequest, candidates: Sequence[Candidate]
+    ) -> list[dict[str, float]]:
+        """The terms of each candidate's score, in the candidates' order, for people to read."""

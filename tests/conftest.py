@@ -1,0 +1,68 @@
+"""Fake backends and real gateway processes for the tests that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.harness.fake_backend import FakeBackend
+from tests.harness.gateway_process import GatewayProcess
+
+
+class StartBackend(Protocol):
+    def __call__(self, *models: str, **options: Any) -> FakeBackend: ...
+
+
+class StartGateway(Protocol):
+    def __call__(
+        self,
+        backends: Sequence[FakeBackend],
+        *,
+        ready: bool = True,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> GatewayProcess: ...
+
+
+@pytest.fixture
+def start_backend() -> Iterator[StartBackend]:
+    with ExitStack() as stack:
+
+        def start(*models: str, **options: Any) -> FakeBackend:
+            return stack.enter_context(FakeBackend(*models, **options))
+
+        yield start
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    """Starts a gateway in front of the given backends; keyword arguments are config sections."""
+    yield from _starter(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartGateway]:
+    """The same, for a gateway that a module's tests share."""
+    yield from _starter(tmp_path_factory.mktemp("gateway"))
+
+
+def _starter(directory: Path) -> Iterator[StartGateway]:
+    with ExitStack() as stack:
+
+        def start(
+            backends: Sequence[FakeBackend],
+            *,
+            ready: bool = True,
+            environment: Mapping[str, str] | None = None,
+            **settings: Any,
+        ) -> GatewayProcess:
+            entries = [{"url": backend.url} for backend in backends]
+            tree = {"backends": entries, **settings}
+            process = GatewayProcess(tree, directory, ready=ready, environment=environment)
+            return stack.enter_context(process)
+
+        yield start

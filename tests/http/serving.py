@@ -1,0 +1,54 @@
+"""An ASGI application under our uvicorn protocol, in a thread, on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from gateway.http.server import GatewayProtocol
+
+
+@contextlib.contextmanager
+def serving(app: Any, **options: Any) -> Iterator[int]:
+    """Yields the port."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    settings: dict[str, Any] = {
+        "http": GatewayProtocol,
+        "loop": "uvloop",
+        "lifespan": "off",
+        "log_config": None,
+        "proxy_headers": False,
+        "server_header": False,
+        "date_header": False,
+    }
+    server = uvicorn.Server(uvicorn.Config(app, **(settings | options)))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def talk(port: int, data: bytes, *, until: bytes = b"", count: int = 1) -> bytes:
+    """Send `data`, read until `until` was seen `count` times or the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(data)
+        got = b""
+        while not until or got.count(until) < count:
+            more = sock.recv(65536)
+            if not more:
+                break
+            got += more
+        return got
