@@ -36,7 +36,7 @@ from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.telemetry.metrics import Metrics
 from gateway.types import Clock
-from policies.registry import build_policy
+from policies.registry import build
 
 logger = logging.getLogger("prefixgate")
 
@@ -61,7 +61,7 @@ class Gateway:
         self.scale = BlockScale()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
         self.fleet = Fleet(settings.health, clock)
-        policy = build_policy(settings.policy.name, settings.policy.params)
+        policy = build(settings.policy.name, settings.policy.params)
         self.pools = Pools(policy, settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
         self.loads: dict[str, BackendLoad] = {}

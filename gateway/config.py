@@ -23,7 +23,15 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class ConfigError(ValueError):
-    """A setting is wrong. The message names the field, the value and what is allowed."""
+    """A setting is wrong. The message names the field, the value and what is allowed.
+
+    Attributes:
+        field: the place of the setting, dotted; None when it has none of its own.
+    """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -155,7 +163,8 @@ def convert(data: Any, into: type[T], what: str) -> T:
         problem = message[: where.start()]
         value = _value_at(data, where["path"])
         shown = f" (got {value!r})" if _showable(path, value) else ""
-        raise ConfigError(f"{what}: {path or 'top level'}: {problem}{shown}") from None
+        message = f"{what}: {path or 'top level'}: {problem}{shown}"
+        raise ConfigError(message, field=path or None) from None
 
 
 def _value_at(data: Any, path: str) -> Any:

@@ -73,9 +73,12 @@ class Service:
                 raise ProcessError(f"{self.name} is not ready after {seconds:g} s{self._tail()}")
             time.sleep(_POLL)
 
+    def ask_to_stop(self) -> None:
+        self._signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """Ask the process to end, then end its whole group by force."""
-        self._signal(signal.SIGTERM)
+        self.ask_to_stop()
         try:
             self.process.wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -100,6 +103,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._services: list[Service] = []
+        self._started = 0
 
     def __enter__(self) -> Self:
         self._logs = tempfile.TemporaryDirectory(prefix="prefixgate-")
@@ -111,6 +115,8 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for service in self._services:
+            service.ask_to_stop()  # all at once: they end side by side
         try:
             while self._services:
                 self._services.pop().stop()
@@ -118,19 +124,32 @@ class Processes:
             self._logs.cleanup()
 
     def start(self, name: str, command: Sequence[str]) -> Service:
-        """Start a process with its output in a log file of its own."""
-        log = Path(self._logs.name) / f"{len(self._services)}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        """Start a process with its output in a log file of its own.
+
+        Raises:
+            ProcessError: there is no such program.
+        """
+        log = Path(self._logs.name) / f"{self._started}.log"
+        self._started += 1
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ProcessError(f"{name} cannot be started: {error}") from None
         service = Service(name, process, log)
         self._services.append(service)
         return service
+
+    def stop(self, service: Service) -> None:
+        """Stop one before the others."""
+        self._services.remove(service)
+        service.stop()
 
     def check(self) -> None:
         """

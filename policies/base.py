@@ -54,24 +54,31 @@ class Candidate(Protocol):
     @property
     def in_flight(self) -> int:
         """Requests dispatched and not yet finished."""
+
     @property
     def decoding(self) -> int:
         """Of those, the ones past their first token."""
+
     @property
     def pending_tokens(self) -> float:
         """Uncached prompt tokens of the requests still before their first token."""
+
     @property
     def context_tokens(self) -> float:
         """Prompt tokens of all requests in flight: what they occupy of the KV cache."""
+
     @property
     def capacity_tokens(self) -> float:
         """Size of the KV cache."""
+
     @property
     def prefill_rate(self) -> float:
         """Uncached prompt tokens per second when it prefills alone."""
+
     @property
     def step_seconds(self) -> float:
         """Seconds of one decode step with no other stream."""
+
     @property
     def stream_seconds(self) -> float:
         """Seconds that each further decoding stream adds to a step."""

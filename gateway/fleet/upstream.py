@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections import deque
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -157,8 +157,8 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports only look like asyncio's
+        self.transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -190,6 +190,7 @@ class Proxy:
             if lease is None:
                 lease = await self._wait(context, pool, ticket)
         except Refused as refused:
+            record.refusal = refused.reason.value
             raise _overloaded(refused) from None
         context.lease = lease
         decision = lease.decision
@@ -269,11 +270,11 @@ class Proxy:
                     self._metrics.redials += 1
                     connection = None
         except UpstreamFailure as failure:
-            self._metrics.upstream_error(backend.id, failure.kind)
+            self._metrics.upstream_error(backend.id, failure.kind.value)
             self._fleet.report_failure(backend.id, str(failure))
             raise UpstreamBroke(failure) from None
         if relay.failure is not None:
-            self._metrics.upstream_error(backend.id, relay.failure.kind)
+            self._metrics.upstream_error(backend.id, relay.failure.kind.value)
             self._fleet.report_failure(backend.id, str(relay.failure))
         elif relay.status:
             if relay.status >= 500 and relay.status not in (501, 503):

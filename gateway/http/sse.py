@@ -22,8 +22,8 @@ MAX_EVENT = 1024 * 1024
 MAX_ERROR_TYPE = 64
 
 _DONE = b"[DONE]"
-_USAGE = re.compile(rb'"usage"(?!\s*:\s*null)').search
-_NOTE = re.compile(rb'"(?:usage|error)"(?!\s*:\s*null)').search
+_USAGE = re.compile(rb'"usage"\s*:(?!\s*null)').search
+_NOTE = re.compile(rb'"usage"\s*:(?!\s*null)|"error"(?!\s*:\s*null)').search
 _LF = 0x0A
 _QUOTE_OR_LINE_END = b'"\n'
 
@@ -284,9 +284,16 @@ class StreamScanner:
             self.done = True
 
     def _note_usage(self, data: bytes) -> None:
-        """Engines may send running totals with each token: only the last is worth decoding."""
-        if _USAGE(data) is not None:
+        """An event with content. Engines may send running totals with each of these: the first may
+        tell what the others do not, and of those only the last is worth decoding."""
+        if _USAGE(data) is None:
+            return
+        if self._usage is not None:
             self._totals = data
+            return
+        event = _read_event(data)
+        if event is not None:
+            self._on_usage(event)
 
     def _on_note(self, data: bytes) -> None:
         """An event that may report a usage or an error."""

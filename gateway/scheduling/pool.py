@@ -11,6 +11,8 @@ from gateway.scheduling.classify import uncached_tokens
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.queue import ClassQueue
+from gateway.scheduling.room import has_any_room, with_room
+from gateway.scheduling.share import PrefillShare
 from gateway.scheduling.ticket import Refusal, RefusalReason, Refused, Ticket
 from gateway.types import Clock, Role, WorkClass
 from policies.base import Policy, RouteRequest
@@ -23,10 +25,6 @@ MIN_RETRY_AFTER = 1.0
 MAX_RETRY_AFTER = 60.0
 NO_BACKEND_RETRY_AFTER = 5.0
 """About the time in which health probes bring a backend back."""
-
-_MAX_CREDIT = 2.0
-_ROUNDING = 1e-9
-"""Shares such as 0.1 do not add up to exactly 1."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,7 +73,7 @@ class Pool:
         self._backends: tuple[BackendLoad, ...] = ()
         self._prefill = ClassQueue(WorkClass.PREFILL, scheduling.prefill)
         self._decode = ClassQueue(WorkClass.DECODE, scheduling.decode)
-        self._credit = 0.0
+        self._share = PrefillShare()
         self._pumping = False
         self._closed = False
 
@@ -145,7 +143,7 @@ class Pool:
             self.pump()
         now = self._clock()
         if not queue:
-            candidates = self._candidates(queue, ticket.request)
+            candidates = with_room(self._backends, queue.limits, ticket.request)
             if candidates:
                 try:
                     return self._grant(queue, ticket.request, candidates, now, 0.0)
@@ -239,22 +237,22 @@ class Pool:
         prefill, decode = self._prefill, self._decode
         both = bool(prefill and decode)
         share = self._scheduling.prefill_share
-        due = both and self._credit + share >= 1.0 - _ROUNDING
-        for queue in (prefill, decode) if due else (decode, prefill):
+        prefill_first = both and self._share.is_due(share)
+        for queue in (prefill, decode) if prefill_first else (decode, prefill):
             if queue and self._settle_head(queue, now):
                 if both:
-                    paid = 1.0 if queue is prefill else 0.0
-                    self._credit = max(0.0, min(self._credit + share, _MAX_CREDIT) - paid)
+                    self._share.released(share, prefill=queue is prefill)
                 return True
         return False
 
     def _settle_head(self, queue: ClassQueue, now: float) -> bool:
-        if not self._any_room(queue):
+        # Spares the look-up of those that cannot go anyway.
+        if not has_any_room(self._backends, queue.limits, queue.work_class):
             return False
         ticket = queue.head()
         try:
             request = ticket.refresh(now)
-            candidates = self._candidates(queue, request)
+            candidates = with_room(self._backends, queue.limits, request)
             if not candidates:
                 return False
             queue.remove(ticket)
@@ -269,34 +267,6 @@ class Pool:
             lease.release()
             raise
         return True
-
-    def _any_room(self, queue: ClassQueue) -> bool:
-        """Whether any request of the class could go: spares the look-up of those that cannot."""
-        limits = queue.limits
-        for load in self._backends:
-            own = load.of(queue.work_class)
-            if own.in_flight < limits.max_requests and (
-                not own.pending or own.uncached_tokens <= limits.max_uncached_tokens
-            ):
-                return True
-        return False
-
-    def _candidates(self, queue: ClassQueue, request: RouteRequest) -> list[BackendLoad]:
-        """The backends that have room for the request."""
-        limits = queue.limits
-        max_requests = limits.max_requests
-        budget = limits.max_uncached_tokens
-        prefill = queue.work_class is _PREFILL
-        candidates = []
-        for load in self._backends:
-            own = load.prefill if prefill else load.decode
-            if own.in_flight < max_requests and (
-                not own.pending
-                or own.uncached_tokens + request.prompt_tokens <= budget
-                or own.uncached_tokens + uncached_tokens(request, load.id) <= budget
-            ):
-                candidates.append(load)
-        return candidates
 
     def _grant(
         self,

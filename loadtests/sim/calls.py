@@ -24,6 +24,16 @@ class ApiError(Exception):
         self.type = type
         self.param = param
 
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": str(self),
+                "type": self.type,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
 
 class Body(msgspec.Struct):
     """Fields that are not named here are ignored, as by vLLM."""
@@ -144,9 +154,7 @@ class Reader:
         body = _decode(data, ChatBody)
         if not body.messages:
             raise ApiError("messages must not be empty", param="messages")
-        prompt = tokenizer.render_chat(
-            body.messages, bytes(body.tools), open_answer=body.add_generation_prompt
-        )
+        prompt = _render(body.messages, body.tools, body.add_generation_prompt)
         limit = body.max_completion_tokens
         return self._call(body, [prompt], body.max_tokens if limit is None else limit)
 
@@ -169,9 +177,7 @@ class Reader:
         body = _decode(data, TokenizeBody)
         self.models.resolve(body.model)
         if body.messages is not None:
-            return tokenizer.render_chat(
-                body.messages, bytes(body.tools), open_answer=body.add_generation_prompt
-            )
+            return _render(body.messages, body.tools, body.add_generation_prompt)
         return tokenizer.encode(body.prompt or "")
 
     def detokenize(self, data: bytes) -> str:
@@ -229,6 +235,13 @@ def _decode(data: bytes, kind: type[B]) -> B:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(f"The body cannot be read: {error}", param=None) from None
+
+
+def _render(messages: list[dict[str, Any]], tools: msgspec.Raw, open_answer: bool) -> bytes:
+    given = bytes(tools)
+    return tokenizer.render_chat(
+        messages, b"" if given == b"null" else given, open_answer=open_answer
+    )
 
 
 def _prompts(given: Prompts, field: str) -> list[bytes]:

@@ -100,8 +100,12 @@ class Engine:
             self._wake()
         return sequence
 
-    def abort(self, sequence: Sequence) -> None:
-        """Drop a request: at once when it waits, at the end of the step when it runs."""
+    def abort(self, sequence: Sequence) -> bool:
+        """Drop a request: at once when it waits, at the end of the step when it runs.
+
+        Returns:
+            False when it was over already.
+        """
         if sequence.state is State.WAITING:
             if sequence is self._waiting[0]:
                 self._blocked = False
@@ -112,8 +116,9 @@ class Engine:
             sequence.stopping = True
             self._stopping.append(sequence)
         else:
-            return
+            return False
         self._wake()
+        return True
 
     def settle(self) -> None:
         """Count the steps that are over by now; for readers of counters and cache use."""
@@ -329,7 +334,8 @@ class Engine:
         sequence.names = list(request.prefix[:units])
         sequence.considered = units
         if sequence.admitted is None:
-            sequence.admitted = now
+            # It may have come after the step's nominal end, before a late timer fired.
+            sequence.admitted = max(now, sequence.arrival)
             sequence.cached_tokens = computed
             self.counters.prompt_tokens += target
             self.counters.cached_tokens += computed

@@ -12,6 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 
+from gateway.types import Clock
 from loadtests.sim.engine import Engine
 from loadtests.sim.histogram import Histogram
 from loadtests.sim.report import Step
@@ -24,6 +25,7 @@ _GAP = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1.0, 2.5, 5.0, 7.5, 
 _REQUEST = (.3, .5, .8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
             240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_LATENESS = (.001, .002, .005, .01, .025, .05, .1, .25, .5, 1.0)  # fmt: skip
 _REQUEST_TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 
 STOP, LENGTH, ABORT = "stop", "length", "abort"
@@ -33,9 +35,11 @@ class EngineMetrics:
     """
     Args:
         model: the model_name label.
+        clock: the engine's timeline's time, to see how late steps are.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, clock: Clock) -> None:
+        self._clock = clock
         self._labels = {"model_name": model, "engine": "0"}
         self._first_token = Histogram(_TTFT)
         self._gap = Histogram(_GAP)
@@ -47,10 +51,10 @@ class EngineMetrics:
         self._prompt_tokens = Histogram(_REQUEST_TOKENS)
         self._output_tokens = Histogram(_REQUEST_TOKENS)
         self._ended = {STOP: 0, LENGTH: 0, ABORT: 0, "error": 0}
-        self._stepped = 0.0
+        self._lateness = Histogram(_LATENESS)
 
     def step(self, step: Step) -> None:
-        self._stepped = step.end
+        self._lateness.observe(max(0.0, self._clock() - step.end))  # timers may be early too
         self._step_tokens.observe(step.prefilled + step.decoding)
         if step.decoding:
             self._gap.observe(step.seconds, step.decoding)
@@ -59,7 +63,7 @@ class EngineMetrics:
         self._first_token.observe(now - sequence.arrival)
 
     def ended(self, sequence: Sequence, now: float, reason: str) -> None:
-        """Args: reason: one of `STOP`, `LENGTH`, `ABORT`."""
+        """Args: reason: `STOP` or `LENGTH`."""
         self._ended[reason] += 1
         self._end_to_end.observe(now - sequence.arrival)
         self._prompt_tokens.observe(sequence.request.input_tokens)
@@ -69,6 +73,9 @@ class EngineMetrics:
             if sequence.first_token is not None:
                 self._prefill.observe(sequence.first_token - sequence.admitted)
                 self._decode.observe(now - sequence.first_token)
+
+    def aborted(self) -> None:
+        self._ended[ABORT] += 1
 
     def families(self, engine: Engine) -> Iterator[Metric]:
         counters, cache, profile = engine.counters, engine.cache, engine.profile
@@ -114,6 +121,12 @@ class EngineMetrics:
             ("request_generation_tokens", "Output tokens of a request.", self._output_tokens),
         ):
             yield self._histogram(name, help_text, histogram)
+        yield self._histogram(
+            "step_lateness_seconds",
+            "How late steps ended because the machine was busy.",
+            self._lateness,
+            prefix="simulator",
+        )
         info = {
             "engine": "0",
             "block_size": str(profile.block_size),
@@ -151,8 +164,10 @@ class EngineMetrics:
             family.add_metric([*self._labels.values(), *extra], value)
         return family
 
-    def _histogram(self, name: str, help_text: str, histogram: Histogram) -> Metric:
-        family = HistogramMetricFamily(f"vllm:{name}", help_text, labels=list(self._labels))
+    def _histogram(
+        self, name: str, help_text: str, histogram: Histogram, prefix: str = "vllm"
+    ) -> Metric:
+        family = HistogramMetricFamily(f"{prefix}:{name}", help_text, labels=list(self._labels))
         family.add_metric(
             list(self._labels.values()), histogram.cumulative(), sum_value=histogram.total
         )

@@ -105,12 +105,9 @@ class Profile(Section, frozen=True, kw_only=True):
         """A profile with some settings changed.
 
         Raises:
-            ConfigError: the settings contradict each other.
+            ConfigError: a setting is out of bounds, or some contradict each other.
         """
-        try:
-            return msgspec.structs.replace(self, **changes)
-        except ValueError as error:
-            raise ConfigError(f"engine profile: {error}") from None
+        return convert(msgspec.to_builtins(self) | changes, Profile, "engine profile")
 
 
 def load(name: str) -> Profile:

@@ -21,13 +21,13 @@ TOKEN_BYTES = 4
 MEDIA_TOKENS = 256
 """Tokens of an image, a sound or any other part that is not text."""
 
+_VOCABULARY = (
+    b"ant arm art ash bay bee box cab cap cat cow cup day dew dog ear elm eye fig fin fog fox "
+    b"gem gum hat hay hen hum ice ink ivy jam jar jay key kit lap leg log map mud net nut oak "
+    b"oar owl paw pea pen pie pig pot ram ray red rye sea sky son sun tea toe urn van wax yew "
+)
 _WORDS = [
-    word.encode() + b" "
-    for word in (
-        "ant arm art ash bay bee box cab cap cat cow cup day dew dog ear elm eye fig fin fog fox "
-        "gem gum hat hay hen hum ice ink ivy jam jar jay key kit lap leg log map mud net nut oak "
-        "oar owl paw pea pen pie pig pot ram ray red rye sea sky son sun tea toe urn van wax yew"
-    ).split()
+    _VOCABULARY[start : start + TOKEN_BYTES] for start in range(0, len(_VOCABULARY), TOKEN_BYTES)
 ]
 
 
@@ -77,7 +77,11 @@ def render_chat(
             parts.append(encode(content))
         elif isinstance(content, list):
             parts.extend(_part(part) for part in content)
-        rest = {key: value for key, value in message.items() if key not in ("role", "content")}
+        rest = {
+            key: value
+            for key, value in message.items()
+            if key not in ("role", "content") and value is not None
+        }
         if rest:
             parts.append(encode(msgspec.json.encode(rest).decode()))
         parts.append(end)
@@ -109,6 +113,6 @@ def chain(namespace: bytes, tokens: bytes, block_size: int) -> list[Key]:
     ]
 
 
-def answer(seed: int, tokens: int) -> list[bytes]:
+def answer(seed: str, tokens: int) -> list[bytes]:
     """As many words of one token each; the same for the same seed."""
     return random.Random(seed).choices(_WORDS, k=tokens)

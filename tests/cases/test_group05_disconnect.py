@@ -323,4 +323,4 @@ def test_D13_work_after_the_answer_still_runs(
     tokens = "prefixgate_output_tokens_total"
     assert after.total(tokens) - before.total(tokens) == 3 * count
     known = [fresh.explain(CHAT.path, CHAT.body(turns)) for turns in prompts]
-    assert all(explained["match"] for explained in known)
+    assert all(explained.tokens for explained in known)

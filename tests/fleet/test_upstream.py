@@ -6,15 +6,26 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
+import uvloop
 
 from gateway.config import Timeouts
 from gateway.fleet.upstream import FailureKind, Headers, Upstream, UpstreamFailure
 
 REQUEST = b"POST /v1/x HTTP/1.1\r\nhost: b\r\ncontent-length: 2\r\n\r\n"
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """On the event loop that the gateway runs on."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
 
 
 class Recorder:
@@ -101,7 +112,7 @@ def failure_of(script: Script) -> FailureKind:
                 await exchange(upstream)
             return caught.value.kind
 
-    return asyncio.run(main())
+    return run(main())
 
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\n\r\nhello"
@@ -121,7 +132,7 @@ def test_answer_and_reuse() -> None:
             await sink.done
             assert sink.body == b"hello"
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -164,7 +175,7 @@ def test_framings(answer: bytes, body: bytes, bytewise: bool) -> None:
             assert sink.body == body
             assert sink.framed
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_body_until_close() -> None:
@@ -175,7 +186,7 @@ def test_body_until_close() -> None:
             assert (sink.body, sink.framed) == (b"all of it", False)
             assert upstream.idle() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_failures_are_told_apart() -> None:
@@ -211,7 +222,7 @@ def test_refused_connection() -> None:
                 await upstream.dial()
         assert caught.value.kind is FailureKind.CONNECT
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_idle_connections_expire_before_the_engine_closes_them() -> None:
@@ -226,7 +237,7 @@ def test_idle_connections_expire_before_the_engine_closes_them() -> None:
             upstream.tick()
             assert upstream.idle() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -252,7 +263,7 @@ def test_silence_is_limited(begin: bytes, kind: FailureKind) -> None:
             # a quarter of a second each; the first after a read only notes the read
             assert ticks == (9 if begin else 4)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_abort_closes_and_says_nothing() -> None:
@@ -276,7 +287,7 @@ def test_abort_closes_and_says_nothing() -> None:
             assert not sink.done.done()
             assert not upstream.busy
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_bytes_after_the_answer_end_the_connection() -> None:
@@ -287,4 +298,4 @@ def test_bytes_after_the_answer_end_the_connection() -> None:
             await asyncio.sleep(0.05)
             assert upstream.idle() is None
 
-    asyncio.run(main())
+    run(main())

@@ -71,13 +71,32 @@ class Metrics:
         return self.by("prefixgate_requests_total", "outcome")
 
 
+class Explained:
+    """A dry run's result.
+
+    Attributes:
+        backend: id of the backend that would be chosen.
+        blocks, tokens: by backend id, what is believed to be there of the prompt.
+    """
+
+    def __init__(self, answer: Any) -> None:
+        self.backend: str = answer["decision"]["backend"]
+        self.blocks: dict[str, int] = answer["match"]["blocks"]
+        self.tokens: dict[str, float] = answer["match"]["tokens"]
+
+    @property
+    def matched_tokens(self) -> int:
+        """Tokens believed to be at the backend that would be chosen."""
+        return int(self.tokens.get(self.backend, 0))
+
+
 class GatewayProcess:
     """Usable as a context manager.
 
     Args:
         settings: the config file's tree; host, port and log level are filled in.
         directory: for the config file and the log.
-        ready: wait for /ready; otherwise for /live.
+        ready: wait until all backends of the config serve; otherwise until the process does.
         environment: on top of this process's own.
     """
 
@@ -104,15 +123,17 @@ class GatewayProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.http = httpx.Client(base_url=self.url, timeout=30.0, trust_env=False)
+        token = settings.get("admin", {}).get("token")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=False)
         try:
-            self._wait_until_up("/ready" if ready else "/live")
+            self._wait_until_up(len(settings.get("backends", ())) if ready else 0)
         except BaseException:
             self._process.kill()
             self._process.wait()
             raise
 
-    def _wait_until_up(self, path: str) -> None:
+    def _wait_until_up(self, backends: int) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -120,12 +141,15 @@ class GatewayProcess:
                     f"the gateway ended with {self._process.returncode}:\n{self.log}"
                 )
             try:
-                if self.http.get(path).status_code == 200:
+                if not backends:
+                    self.http.get("/live").raise_for_status()
+                    return
+                if self.http.get("/ready").json()["backends"].get("healthy") == backends:
                     return
             except httpx.TransportError:
                 pass
             time.sleep(0.05)
-        raise TimeoutError(f"{path} was not 200 within {START_SECONDS} s:\n{self.log}")
+        raise TimeoutError(f"not up within {START_SECONDS} s:\n{self.log}")
 
     @property
     def pid(self) -> int:
@@ -216,9 +240,14 @@ class GatewayProcess:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
-    def explain(self, path: str, body: Any) -> Any:
-        """What the gateway would do with a request, and why."""
-        return self.admin("POST", "/explain", {"path": path, "body": body})
+    def explain(self, path: str, body: Any) -> Explained:
+        """What the gateway would do with a request."""
+        return Explained(self.admin("POST", "/explain", {"path": path, "body": body}))
+
+    def backend_id(self, url: str) -> str:
+        """The opaque id under which the gateway knows a backend."""
+        [found] = [entry["id"] for entry in self.admin("GET", "/backends") if entry["url"] == url]
+        return str(found)
 
     def __enter__(self) -> GatewayProcess:
         return self

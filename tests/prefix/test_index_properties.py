@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.prefix.blocks import BlockScale
-from gateway.prefix.holder import Booking
+from gateway.prefix.holder import Booking, Touch
 from gateway.prefix.index import PrefixIndex
 from gateway.prefix.tree import Node
 
@@ -125,7 +125,14 @@ class Reference:
 
 ids = st.sampled_from("abc")
 capacities = st.integers(1, 30).map(float)
-prompts = st.lists(st.integers(0, 2), max_size=16)
+
+# Stems of a few kinds and free tails, so that many prompts part late.
+prompts = st.builds(
+    lambda kind, length, tail: [kind] * length + tail,
+    st.integers(0, 2),
+    st.integers(0, 12),
+    st.lists(st.integers(0, 2), max_size=6),
+)
 
 
 class Histories(RuleBasedStateMachine):
@@ -157,16 +164,20 @@ class Histories(RuleBasedStateMachine):
         else:
             self.add(id, capacity)
 
-    @rule(id=ids)
-    def remove(self, id: str) -> None:
-        if self.reference.caches.pop(id, None) is not None:
-            self.index.remove_backend(id)
-
-    @rule(id=ids)
-    def reset(self, id: str) -> None:
-        if id in self.reference.caches:
+    # One rule, so that most steps add to a history rather than end it.
+    @rule(id=ids, how=st.sampled_from(["reset", "reset", "remove", "flush"]))
+    def lose(self, id: str, how: str) -> None:
+        caches = self.reference.caches
+        if how == "flush":
+            self.index.flush()
+            caches |= {id: Cache(cache.capacity) for id, cache in caches.items()}
+            assert self.index.stats().nodes == self.index.stats().blocks == 0
+        elif id in caches and how == "reset":
             self.index.reset_backend(id)
-            self.reference.caches[id] = Cache(self.reference.caches[id].capacity)
+            caches[id] = Cache(caches[id].capacity)
+        elif id in caches:
+            self.index.remove_backend(id)
+            del caches[id]
 
     @rule(id=ids, prompt=prompts)
     def book(self, id: str, prompt: Prompt) -> None:
@@ -202,14 +213,6 @@ class Histories(RuleBasedStateMachine):
     def reclaim(self, records: int) -> None:
         self.index.reclaim(records)
 
-    @rule()
-    def flush(self) -> None:
-        self.index.flush()
-        self.reference.caches = {
-            id: Cache(cache.capacity) for id, cache in self.reference.caches.items()
-        }
-        assert self.index.stats().nodes == self.index.stats().blocks == 0
-
     @invariant()
     def every_prefix_matches_as_it_should(self) -> None:
         for cache in self.reference.caches.values():
@@ -239,7 +242,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_tree_is_sound(self) -> None:
-        deepest = {}
+        deepest: dict[Touch, Node] = {}
         for node in all_nodes(self.index):
             parent = node.parent
             assert parent is not None
@@ -292,7 +295,7 @@ class GrowingHistories(Histories):
     scale = BlockScale(((2, 2), (3, 4)), 8)
 
 
-LIMITS = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LIMITS = settings(max_examples=100, stateful_step_count=60, deadline=None)
 
 TestUniform = UniformHistories.TestCase
 TestUniform.settings = LIMITS

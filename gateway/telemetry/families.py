@@ -1,0 +1,345 @@
+"""Every metric of the gateway, in one table: name, type, labels, meaning, and where it is read.
+
+`docs/metrics.md` explains them; a test holds the two together. Label values come from closed sets
+or from the fleet, never from clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.telemetry.histogram import Histogram
+from gateway.telemetry.metrics import UNNAMED, ClassSeries, Metrics, ModelSeries
+from gateway.telemetry.sources import IndexView, PoolView, Sources
+from gateway.types import WorkClass
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[str, ...]
+Value = float | Histogram
+
+
+@dataclass(slots=True, frozen=True)
+class Scrape:
+    """What one scrape sees."""
+
+    metrics: Metrics
+    sources: Sources
+    index: IndexView
+
+
+@dataclass(slots=True, frozen=True)
+class Family:
+    """One metric.
+
+    Attributes:
+        read: yields label values, in the order of `labels`, and the value that goes with them.
+    """
+
+    name: str
+    kind: Kind
+    labels: Labels
+    help: str
+    read: Callable[[Scrape], Iterable[tuple[Labels, Value]]]
+
+
+def _requests(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for model, series in scrape.metrics.models.items():
+        for dialect, outcomes in series.requests.items():
+            for outcome, count in outcomes.items():
+                yield (model, dialect, outcome.value), count
+
+
+def _upstream_errors(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for backend, series in scrape.metrics.backends.items():
+        for kind, count in series.errors.items():
+            yield (backend, str(kind)), count
+
+
+def _routed(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for backend, series in scrape.metrics.backends.items():
+        for work_class, count in series.routed.items():
+            yield (backend, work_class.value), count
+
+
+def _in_flight(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for load in scrape.sources.loads:
+        for work_class in WorkClass:
+            yield (load.id, work_class.value), load.of(work_class).in_flight
+
+
+def _cache_error(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    yield ("over",), scrape.metrics.cache_overestimate
+    yield ("under",), scrape.metrics.cache_underestimate
+
+
+def _refusals(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for (work_class, reason), count in scrape.metrics.refusals.items():
+        yield (work_class.value, str(reason)), count
+
+
+def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
+    """A counter of tokens by model."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for model, series in scrape.metrics.models.items():
+            yield (model,), count(series)
+
+    return Family(name, "counter", ("model",), help, read)
+
+
+def _latency(name: str, help: str, histogram: Callable[[ClassSeries], Histogram]) -> Family:
+    """A histogram of seconds by class."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for work_class, series in scrape.metrics.classes.items():
+            yield (work_class.value,), histogram(series)
+
+    return Family(name, "histogram", ("class",), help, read)
+
+
+def _queue(name: str, help: str, value: Callable[[PoolView, WorkClass], float]) -> Family:
+    """A gauge of each pool's queues."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for pool in scrape.sources.pools:
+            for work_class in WorkClass:
+                yield (pool.model or UNNAMED, work_class.value), value(pool, work_class)
+
+    return Family(name, "gauge", ("model", "class"), help, read)
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "prefixgate_build_info",
+        "gauge",
+        ("version",),
+        "Always 1; which version runs.",
+        lambda scrape: [((scrape.sources.version,), 1)],
+    ),
+    Family(
+        "prefixgate_policy_info",
+        "gauge",
+        ("policy",),
+        "Always 1; which routing policy is in use.",
+        lambda scrape: [((scrape.sources.policy(),), 1)],
+    ),
+    # requests
+    Family(
+        "prefixgate_requests_total",
+        "counter",
+        ("model", "dialect", "outcome"),
+        "Requests that ended, by how they ended.",
+        _requests,
+    ),
+    Family(
+        "prefixgate_routed_requests_total",
+        "counter",
+        ("backend", "class"),
+        "Requests that got a lease.",
+        _routed,
+    ),
+    Family(
+        "prefixgate_decisions_total",
+        "counter",
+        ("reason",),
+        "Routed requests, by why the decision fell as it did.",
+        lambda scrape: (
+            ((reason.value,), count) for reason, count in scrape.metrics.decisions.items()
+        ),
+    ),
+    Family(
+        "prefixgate_unkeyed_requests_total",
+        "counter",
+        ("dialect",),
+        "Routed requests without a prompt key to match by.",
+        lambda scrape: (((dialect,), count) for dialect, count in scrape.metrics.unkeyed.items()),
+    ),
+    Family(
+        "prefixgate_queue_refusals_total",
+        "counter",
+        ("class", "reason"),
+        "Requests that got no lease, by why.",
+        _refusals,
+    ),
+    Family(
+        "prefixgate_client_disconnects_total",
+        "counter",
+        ("phase",),
+        "Clients that left before the end, by where their request was.",
+        lambda scrape: (((phase,), count) for phase, count in scrape.metrics.disconnects.items()),
+    ),
+    # tokens
+    _tokens(
+        "prefixgate_prompt_tokens_total",
+        "Prompt tokens of routed requests, as estimated at the decision.",
+        lambda series: series.prompt_tokens,
+    ),
+    _tokens(
+        "prefixgate_matched_tokens_total",
+        "Of these, expected to be cached at the chosen backend.",
+        lambda series: series.matched_tokens,
+    ),
+    _tokens(
+        "prefixgate_uncached_tokens_total",
+        "Of these, expected to be prefilled.",
+        lambda series: series.uncached_tokens,
+    ),
+    _tokens(
+        "prefixgate_reported_prompt_tokens_total",
+        "Prompt tokens as engines report them.",
+        lambda series: series.reported_prompt_tokens,
+    ),
+    _tokens(
+        "prefixgate_cache_reported_prompt_tokens_total",
+        "Of these, in answers that also tell how many were cached.",
+        lambda series: series.cache_reported_prompt_tokens,
+    ),
+    _tokens(
+        "prefixgate_reported_cached_tokens_total",
+        "Of these, served from the engine's prefix cache.",
+        lambda series: series.reported_cached_tokens,
+    ),
+    _tokens(
+        "prefixgate_output_tokens_total",
+        "Output tokens, as reported by the engine or else counted in the stream.",
+        lambda series: series.output_tokens,
+    ),
+    Family(
+        "prefixgate_cached_tokens_error",
+        "histogram",
+        ("direction",),
+        "Predicted minus reported cached tokens of a request, by sign.",
+        _cache_error,
+    ),
+    # latencies
+    _latency(
+        "prefixgate_ttft_seconds",
+        "From a request's arrival to the first content of its stream.",
+        lambda series: series.ttft,
+    ),
+    _latency(
+        "prefixgate_tpot_seconds",
+        "Mean time per output token after the first, of a stream.",
+        lambda series: series.tpot,
+    ),
+    _latency(
+        "prefixgate_queue_wait_seconds",
+        "How long routed requests waited for their lease.",
+        lambda series: series.queue_wait,
+    ),
+    _latency(
+        "prefixgate_request_seconds",
+        "From a routed request's arrival to its end.",
+        lambda series: series.request,
+    ),
+    # scheduling
+    Family(
+        "prefixgate_in_flight",
+        "gauge",
+        ("backend", "class"),
+        "Requests dispatched and not yet finished.",
+        _in_flight,
+    ),
+    _queue(
+        "prefixgate_queue_depth",
+        "Requests that wait for a lease.",
+        lambda pool, work_class: pool.depth(work_class),
+    ),
+    _queue(
+        "prefixgate_queue_oldest_wait_seconds",
+        "How long the request at the head of the queue has waited.",
+        lambda pool, work_class: pool.oldest_wait(work_class),
+    ),
+    # backends
+    Family(
+        "prefixgate_backend_up",
+        "gauge",
+        ("backend",),
+        "1 when the backend is healthy and takes requests, else 0.",
+        lambda scrape: (
+            ((backend.id,), int(backend.state == "healthy")) for backend in scrape.sources.backends
+        ),
+    ),
+    Family(
+        "prefixgate_backend_state",
+        "gauge",
+        ("backend", "state"),
+        "1 for the state that the backend is in.",
+        lambda scrape: (
+            ((backend.id, str(backend.state)), 1) for backend in scrape.sources.backends
+        ),
+    ),
+    Family(
+        "prefixgate_backend_ejections_total",
+        "counter",
+        ("backend",),
+        "How often the backend was taken out for failing.",
+        lambda scrape: (
+            ((backend,), series.ejections) for backend, series in scrape.metrics.backends.items()
+        ),
+    ),
+    Family(
+        "prefixgate_upstream_errors_total",
+        "counter",
+        ("backend", "kind"),
+        "Exchanges with the backend that failed, by what went wrong.",
+        _upstream_errors,
+    ),
+    Family(
+        "prefixgate_upstream_redials_total",
+        "counter",
+        (),
+        "Requests sent again because a reused connection was already dead.",
+        lambda scrape: [((), scrape.metrics.redials)],
+    ),
+    # prefix index
+    Family(
+        "prefixgate_index_nodes",
+        "gauge",
+        (),
+        "Nodes of the prefix tree.",
+        lambda scrape: [((), scrape.index.nodes)],
+    ),
+    Family(
+        "prefixgate_index_blocks",
+        "gauge",
+        ("backend",),
+        "Blocks that the backend is believed to hold.",
+        lambda scrape: (
+            ((backend,), holding.blocks) for backend, holding in scrape.index.backends.items()
+        ),
+    ),
+    Family(
+        "prefixgate_index_tokens",
+        "gauge",
+        ("backend",),
+        "Prompt tokens that the backend is believed to hold.",
+        lambda scrape: (
+            ((backend,), holding.tokens) for backend, holding in scrape.index.backends.items()
+        ),
+    ),
+    Family(
+        "prefixgate_index_evicted_blocks_total",
+        "counter",
+        (),
+        "Blocks evicted, for a backend's capacity or the index's bound.",
+        lambda scrape: [((), scrape.index.evicted_blocks)],
+    ),
+    Family(
+        "prefixgate_index_bookings",
+        "gauge",
+        (),
+        "Prefixes booked for requests that no backend has accepted yet.",
+        lambda scrape: [((), scrape.index.bookings)],
+    ),
+    # the process
+    Family(
+        "prefixgate_event_loop_lag_seconds",
+        "histogram",
+        (),
+        "By how much the event loop ran its timers late.",
+        lambda scrape: [((), scrape.metrics.loop_lag)],
+    ),
+)

@@ -1,0 +1,259 @@
+"""What the gateway counts: plain numbers, added to once per request, read at scrape time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.telemetry.histogram import Histogram
+from gateway.telemetry.record import RequestRecord
+from gateway.types import Outcome, Reason, WorkClass
+
+OTHER = "other"
+"""Label of what is not known here: models that nobody serves, backends that were removed."""
+UNNAMED = "none"
+"""Model label of requests that name no model."""
+MAX_MODELS = 256
+"""Models with series of their own. What is served beyond that is counted under `OTHER`."""
+
+TTFT_BOUNDS = (
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
+)
+TPOT_BOUNDS = (
+    *(0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03),
+    *(0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
+)
+QUEUE_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0),
+)
+REQUEST_BOUNDS = (
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5),
+    *(10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0),
+)
+CACHE_ERROR_BOUNDS = (16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0)
+LOOP_LAG_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class ModelSeries:
+    """What is counted for each model.
+
+    Attributes:
+        requests: by dialect and outcome.
+        prompt_tokens, matched_tokens, uncached_tokens: as estimated at the decision.
+        reported_prompt_tokens, reported_cached_tokens: as engines report them.
+        cache_reported_prompt_tokens: prompt tokens of the answers that also tell how many of them
+            were cached.
+        output_tokens: generated.
+    """
+
+    __slots__ = (
+        "cache_reported_prompt_tokens",
+        "matched_tokens",
+        "output_tokens",
+        "prompt_tokens",
+        "reported_cached_tokens",
+        "reported_prompt_tokens",
+        "requests",
+        "uncached_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.requests: dict[str, dict[Outcome, int]] = {}
+        self.prompt_tokens = 0
+        self.matched_tokens = 0.0
+        self.uncached_tokens = 0
+        self.reported_prompt_tokens = 0
+        self.reported_cached_tokens = 0
+        self.cache_reported_prompt_tokens = 0
+        self.output_tokens = 0
+
+    def count(self, dialect: str, outcome: Outcome) -> None:
+        outcomes = self.requests.get(dialect)
+        if outcomes is None:
+            # All at once and at 0: a rate needs to see a series before its first increment.
+            outcomes = self.requests[dialect] = dict.fromkeys(Outcome, 0)
+        outcomes[outcome] += 1
+
+
+class BackendSeries:
+    """What is counted for each backend.
+
+    Attributes:
+        routed: requests sent there, by class.
+        errors: failed exchanges, by kind.
+        ejections: how often it was taken out for failing.
+        tells_cached: dialects in which it has ever reported cached tokens.
+    """
+
+    __slots__ = ("ejections", "errors", "routed", "tells_cached")
+
+    def __init__(self) -> None:
+        self.routed = dict.fromkeys(WorkClass, 0)
+        self.errors: dict[str, int] = {}
+        self.ejections = 0
+        self.tells_cached: set[str] = set()
+
+
+class ClassSeries:
+    """The latencies of one class, in seconds."""
+
+    __slots__ = ("queue_wait", "request", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft = Histogram(TTFT_BOUNDS)
+        self.tpot = Histogram(TPOT_BOUNDS)
+        self.queue_wait = Histogram(QUEUE_BOUNDS)
+        self.request = Histogram(REQUEST_BOUNDS)
+
+
+class Metrics:
+    """All counters of one gateway process.
+
+    Clients choose neither how many series there are nor what they are called: a model gets series
+    of its own when it is served, a backend when the fleet has it, everything else is `OTHER`.
+
+    Args:
+        serves: whether a backend is known that serves a model of this name.
+
+    Attributes:
+        decisions: routed requests by the decision's reason.
+        unkeyed: routed requests without a prompt key, by dialect.
+        refusals: requests that admission refused, by class and reason.
+        disconnects: clients that left, by phase.
+        redials: requests sent again because a reused connection was already dead.
+        cache_overestimate, cache_underestimate: how far, in tokens, the prediction lay above or
+            below what the engine says was cached; exact ones are under.
+        loop_lag: seconds by which the event loop ran a timer late.
+    """
+
+    def __init__(self, serves: Callable[[str], bool]) -> None:
+        self._serves = serves
+        self.models: dict[str, ModelSeries] = {}
+        self.backends: dict[str, BackendSeries] = {}
+        self.classes = {work_class: ClassSeries() for work_class in WorkClass}
+        self.decisions = dict.fromkeys(Reason, 0)
+        self.unkeyed: dict[str, int] = {}
+        self.refusals: dict[tuple[WorkClass, str], int] = {}
+        self.disconnects: dict[str, int] = {}
+        self.redials = 0
+        self.cache_overestimate = Histogram(CACHE_ERROR_BOUNDS)
+        self.cache_underestimate = Histogram(CACHE_ERROR_BOUNDS)
+        self.loop_lag = Histogram(LOOP_LAG_BOUNDS)
+
+    # the fleet's backends
+
+    def add_backend(self, id: str) -> None:
+        """Count for this backend from now on. Nothing happens when it is known."""
+        self.backends.setdefault(id, BackendSeries())
+
+    def remove_backend(self, id: str) -> None:
+        """Forget what was counted for a backend; what is still under way there becomes `OTHER`.
+
+        To be called when the fleet has let go of it.
+        """
+        self.backends.pop(id, None)
+        if len(self.models) >= MAX_MODELS:
+            # Room for those that come, which is wanted where adapters come and go.
+            for name in [name for name in self.models if not self._serves(name)]:
+                del self.models[name]
+
+    def upstream_error(self, backend: str, kind: str) -> None:
+        errors = self._backend(backend).errors
+        errors[kind] = errors.get(kind, 0) + 1
+
+    def ejection(self, backend: str) -> None:
+        self._backend(backend).ejections += 1
+
+    # requests
+
+    def observe(self, record: RequestRecord) -> None:
+        """Count a request that has ended. To be called exactly once for each."""
+        outcome = record.outcome
+        if outcome is None:
+            outcome = Outcome.INTERNAL_ERROR
+        model = self.models.get(record.model)
+        if model is None:
+            model = self._model(record.model)
+        model.count(record.dialect, outcome)
+        if record.disconnect_phase is not None:
+            _add(self.disconnects, record.disconnect_phase)
+        work_class = record.work_class
+        if work_class is None:
+            return
+        if record.refusal is not None:
+            refused = (work_class, record.refusal)
+            self.refusals[refused] = self.refusals.get(refused, 0) + 1
+        if record.reason is not None:
+            self._routed(record, work_class, record.reason, model)
+
+    def _routed(
+        self, record: RequestRecord, work_class: WorkClass, reason: Reason, model: ModelSeries
+    ) -> None:
+        backend = self.backends.get(record.backend)
+        if backend is None:
+            backend = self._backend(record.backend)
+        self.decisions[reason] += 1
+        backend.routed[work_class] += 1
+        if not record.keyed:
+            _add(self.unkeyed, record.dialect)
+        model.prompt_tokens += record.prompt_tokens
+        model.matched_tokens += record.matched_tokens
+        model.uncached_tokens += record.uncached_tokens
+        model.output_tokens += record.output_tokens
+        series = self.classes[work_class]
+        series.queue_wait.observe(record.queue_seconds)
+        series.request.observe(record.duration)
+        if record.ttft is not None:
+            series.ttft.observe(record.ttft)
+            if record.tpot is not None:
+                series.tpot.observe(record.tpot)
+        if record.reported_prompt_tokens is not None:
+            self._reported(record, record.reported_prompt_tokens, model, backend)
+
+    def _reported(
+        self, record: RequestRecord, prompt: int, model: ModelSeries, backend: BackendSeries
+    ) -> None:
+        model.reported_prompt_tokens += prompt
+        cached = record.reported_cached_tokens
+        if cached is not None:
+            backend.tells_cached.add(record.dialect)
+        elif record.dialect in backend.tells_cached:
+            # Some engines leave the count out when it is 0. To leave those answers out here would
+            # hide the very requests whose prediction was most wrong.
+            cached = 0
+        else:
+            return
+        model.reported_cached_tokens += cached
+        model.cache_reported_prompt_tokens += prompt
+        if record.keyed and record.prompt_tokens:
+            # Compared as shares of the prompt, because our tokens are an estimate from bytes and
+            # the engine's are not; then in the engine's tokens, so that long prompts weigh more.
+            predicted = record.matched_tokens / record.prompt_tokens * prompt
+            if predicted > cached:
+                self.cache_overestimate.observe(predicted - cached)
+            else:
+                self.cache_underestimate.observe(cached - predicted)
+
+    # series are made when they are first needed
+
+    def _model(self, name: str) -> ModelSeries:
+        """The series of a model that has none under its own name yet."""
+        if name == "":
+            name = UNNAMED
+        elif len(self.models) >= MAX_MODELS or not self._serves(name):
+            name = OTHER
+        series = self.models.get(name)
+        if series is None:
+            series = self.models[name] = ModelSeries()
+        return series
+
+    def _backend(self, id: str) -> BackendSeries:
+        series = self.backends.get(id) or self.backends.get(OTHER)
+        if series is None:
+            series = self.backends[OTHER] = BackendSeries()
+        return series
+
+
+def _add(counts: dict[str, int], key: str) -> None:
+    counts[key] = counts.get(key, 0) + 1

@@ -1,0 +1,66 @@
+"""What is written down about one request; metrics and the access log are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.types import Outcome, Reason, WorkClass
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled while the request passes through; complete, and not changed again, once it has ended.
+
+    No part of a prompt, an answer or a credential ever stands in here.
+
+    Attributes:
+        id: unique across replicas and restarts.
+        dialect: name of the API it came in by.
+        arrived: seconds, on the gateway's clock.
+        arrived_unix: the same moment, seconds since 1970.
+        model: as the client spelt it; "" when it named none.
+        stream: the client asked for server-sent events.
+        keyed: it had a prompt key to match by.
+        work_class: None when it ended before it was classified.
+        backend: id of the chosen backend; "" when it was never routed.
+        reason: of the routing decision; None when it was never routed.
+        refusal: why admission refused it, None when it did not.
+        outcome: how it ended.
+        status: HTTP status, the engine's or the gateway's own; 0 when the client got none.
+        prompt_tokens: estimate at the decision.
+        matched_tokens: of those, expected to be cached at the chosen backend.
+        uncached_tokens: the rest, which is to be prefilled.
+        queue_seconds: how long it waited for its lease.
+        ttft: seconds from arrival to the first content; None when there was none, or no stream.
+        tpot: mean seconds per output token after the first; None without two of them.
+        duration: seconds from arrival to the end.
+        output_tokens: as the engine reports it, else as counted in the stream.
+        reported_prompt_tokens, reported_cached_tokens: as the engine reports them, else None.
+        disconnect_phase: where it was when the client left: body, queue, connect or answer; None
+            when the client stayed.
+    """
+
+    id: str
+    dialect: str
+    arrived: float = 0.0
+    arrived_unix: float = 0.0
+    model: str = ""
+    stream: bool = False
+    keyed: bool = False
+    work_class: WorkClass | None = None
+    backend: str = ""
+    reason: Reason | None = None
+    refusal: str | None = None
+    outcome: Outcome | None = None
+    status: int = 0
+    prompt_tokens: int = 0
+    matched_tokens: float = 0.0
+    uncached_tokens: int = 0
+    queue_seconds: float = 0.0
+    ttft: float | None = None
+    tpot: float | None = None
+    duration: float = 0.0
+    output_tokens: int = 0
+    reported_prompt_tokens: int | None = None
+    reported_cached_tokens: int | None = None
+    disconnect_phase: str | None = None

@@ -1,0 +1,5 @@
+import sys
+
+from loadtests.sim.cli import main
+
+sys.exit(main())

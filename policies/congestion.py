@@ -1,0 +1,44 @@
+"""How much a second of work costs those who come after it."""
+
+from __future__ import annotations
+
+from math import exp
+
+_WINDOW = 60.0
+"""Seconds over which dispatched work is averaged."""
+_MAX_UTILISATION = 0.98
+
+
+class Congestion:
+    """The price of a second of prefill work, which grows with how busy the pool is.
+
+    In a queue that is busy a share rho of the time, one second of added work delays later arrivals
+    by about rho / (1 - rho) seconds. A policy that ignores this spills sessions to idle backends
+    when load is high and so destroys the reuse that kept the load bearable.
+    """
+
+    __slots__ = ("_at", "_work")
+
+    def __init__(self) -> None:
+        self._work = 0.0
+        self._at = 0.0
+
+    def add(self, now: float, seconds: float) -> None:
+        """Count work that is dispatched now."""
+        self._work = self._decayed(now) + seconds
+        self._at = now
+
+    def utilisation(self, now: float, backends: int) -> float:
+        """Share of their time that the backends spend on prefill, up to 0.98."""
+        return min(_MAX_UTILISATION, self._decayed(now) / (_WINDOW * backends))
+
+    def price(self, now: float, backends: int, mean_queue: float) -> float:
+        """Args:
+        mean_queue: seconds of pending prefill work at a backend, on average.
+        """
+        rho = self.utilisation(now, backends)
+        return 4.0 * rho / (1.0 - rho) + 0.5 * mean_queue
+
+    def _decayed(self, now: float) -> float:
+        elapsed = now - self._at
+        return self._work * exp(-elapsed / _WINDOW) if elapsed > 0.0 else self._work

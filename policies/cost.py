@@ -1,0 +1,58 @@
+"""The terms of a placement's cost, each in seconds and each a function of plain facts.
+
+Shared by the policies that look at load, so that "how busy" means the same to all of them.
+"""
+
+from __future__ import annotations
+
+from policies.base import Candidate
+
+TYPICAL_OUTPUT = 300
+"""Output tokens assumed of requests whose own expectation is not at hand."""
+_SAFE_FILL = 0.95
+_OVERFLOW_SECONDS = 150.0
+
+
+def queue_seconds(candidate: Candidate) -> float:
+    """Prefill work already there: what a newcomer's first token waits for."""
+    return candidate.pending_tokens / candidate.prefill_rate
+
+
+def prefill_seconds(
+    candidate: Candidate, prompt_tokens: float, matched_tokens: float, attention_context: float
+) -> float:
+    """The request's own prefill.
+
+    Args:
+        attention_context: tokens of context at which attention has doubled the time a prompt token
+            takes; it is what makes the end of a long prompt worth more than its beginning.
+    """
+    uncached = prompt_tokens - matched_tokens
+    if uncached <= 0.0:
+        return 0.0
+    # Half of the uncached part lies before its average token, and all of the matched part.
+    before = prompt_tokens - 0.5 * uncached
+    return uncached / candidate.prefill_rate * (1.0 + before / attention_context)
+
+
+def decode_seconds(candidate: Candidate, output_tokens: float) -> float:
+    """The request's own decode, and what it slows the others' down by.
+
+    Requests before their first token count as streams too: by the time this one decodes, so do
+    they, and a request that brings no prompt is load all the same.
+    """
+    others = candidate.in_flight
+    return output_tokens * (candidate.step_seconds + candidate.stream_seconds * (1 + 2 * others))
+
+
+def memory_seconds(candidate: Candidate, prompt_tokens: float) -> float:
+    """Nothing while the KV cache has room; steep where engines begin to preempt."""
+    capacity = candidate.capacity_tokens
+    overflow = candidate.context_tokens + prompt_tokens - _SAFE_FILL * capacity
+    return _OVERFLOW_SECONDS * overflow / capacity if overflow > 0.0 else 0.0
+
+
+def outstanding_seconds(candidate: Candidate) -> float:
+    """All the work a backend has: prefills before their first token, and streams."""
+    streams = candidate.in_flight * TYPICAL_OUTPUT * candidate.stream_seconds
+    return queue_seconds(candidate) + streams

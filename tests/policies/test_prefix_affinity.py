@@ -1,0 +1,179 @@
+from dataclasses import replace
+
+import pytest
+
+from gateway.types import Reason
+from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
+from tests.policies.views import View, chain, counts, request, views
+
+
+def policy(**params: float) -> PrefixAffinity:
+    return PrefixAffinity(PrefixAffinityParams(**params))
+
+
+def test_goes_where_the_prefix_is() -> None:
+    decision = policy().choose(request(tokens=6000, held={"b": 5500}), views("abc"))
+    assert (decision.backend, decision.reason) == ("b", Reason.PREFIX)
+    assert decision.scores[1] == min(decision.scores)
+
+
+def test_spills_when_waiting_costs_more_than_recomputing() -> None:
+    candidates = [View("a", in_flight=9, pending_tokens=30_000), View("b")]
+    decision = policy().choose(request(tokens=2000, held={"a": 1500}), candidates)
+    assert (decision.backend, decision.reason) == ("b", Reason.SPILL)
+
+
+def test_a_full_holder_that_is_no_candidate_makes_it_a_spill() -> None:
+    decision = policy().choose(request(tokens=2000, held={"full": 1500}), views("ab"))
+    assert decision.reason is Reason.SPILL
+
+
+def test_holds_on_to_reuse_when_the_pool_is_busy() -> None:
+    """The congestion price: the same choice, with and without an hour of heavy traffic."""
+    candidates = [View("a", in_flight=2, pending_tokens=9_000), View("b")]
+    asked = request(tokens=6000, held={"a": 5500}, now=3600.0)
+    idle, busy, unpriced = policy(), policy(), policy(theta_max=0)
+    for priced in (busy, unpriced):
+        for tick in range(3600):
+            for _ in range(3):
+                priced.choose(request(tokens=5000, now=float(tick)), views("ab"))
+    assert idle.choose(asked, candidates).backend == "b"
+    assert busy.choose(asked, candidates).backend == "a"
+    assert unpriced.choose(asked, candidates).backend == "b"
+
+
+def test_streams_that_would_be_stalled_raise_the_price() -> None:
+    candidates = [View("a", decoding=50), View("b")]
+    held = {"a": 500}
+    asked = request(tokens=4000, held=held)
+    assert policy(eta=0).choose(asked, candidates).backend == "a"
+    assert policy(eta=1).choose(asked, candidates).backend == "b"
+
+
+def test_decode_streams_are_load() -> None:
+    candidates = [View("a", in_flight=40), View("b")]
+    asked = request(tokens=4000, held={"a": 1500})
+    assert policy(omega=0).choose(asked, candidates).backend == "a"
+    assert policy(omega=1).choose(asked, candidates).backend == "b"
+
+
+def test_attention_makes_the_end_of_a_long_prompt_worth_waiting_for() -> None:
+    candidates = [View("a", pending_tokens=12_000), View("b")]
+    asked = request(tokens=100_000, held={"a": 100_000, "b": 90_000})
+    plain = policy(theta_max=0, attention_context=1e9)
+    assert plain.choose(asked, candidates).backend == "b"
+    assert policy(theta_max=0).choose(asked, candidates).backend == "a"
+
+
+def test_a_full_cache_is_avoided() -> None:
+    candidates = [View("a", context_tokens=490_000), View("b")]
+    decision = policy().choose(request(tokens=10_000, held={"a": 9_000}), candidates)
+    assert decision.backend == "b"
+
+
+def test_R04_rebalancing_keeps_what_affinity_it_can() -> None:
+    candidates = [View("a", in_flight=30), View("b", in_flight=2), View("c", in_flight=3)]
+    decision = policy().choose(request(tokens=1600, held={"c": 1500}), candidates)
+    assert decision.backend == "c"
+
+
+def test_R02_cold_misses_go_to_the_least_loaded() -> None:
+    """A has 20 requests hanging; B is idle but owns a large prefix of something else."""
+    affinity = policy()
+    a, b = View("a", in_flight=20, pending_tokens=10_000), View("b")
+    reached = []
+    for number in range(20):
+        decision = affinity.choose(request(tokens=500, links=chain(f"new {number}")), [a, b])
+        reached.append(decision.backend)
+        chosen = a if decision.backend == "a" else b
+        chosen.in_flight += 1
+        chosen.pending_tokens += 500
+    assert reached.count("b") >= 18
+
+
+def test_R11_requests_without_a_key_are_spread() -> None:
+    affinity, candidates = policy(), views("abcd")
+    spread = counts(lambda _: affinity.choose(request(tokens=0), candidates).backend, 40)
+    assert all(spread[id] >= 5 for id in "abcd")
+
+
+def test_cold_prompts_on_idle_backends_are_spread_by_their_hash() -> None:
+    affinity, candidates = policy(), views("abc")
+
+    def choose(number: int) -> str:
+        return affinity.choose(request(links=chain("system", str(number))), candidates).backend
+
+    spread = counts(choose, 300)
+    assert all(spread[id] > 60 for id in "abc")
+    assert [choose(number) for number in range(50)] == [choose(number) for number in range(50)]
+
+
+def test_R08_a_system_prompt_that_all_hold_makes_no_monopoly() -> None:
+    """Even one conversation after the other, with all backends idle every time."""
+    affinity, candidates = policy(), views("abc")
+    held = {"a": 1500, "b": 1500, "c": 1500}
+
+    def choose(number: int) -> str:
+        asked = request(tokens=2000, held=held, links=chain("system", str(number)))
+        return affinity.choose(asked, candidates).backend
+
+    assert all(count > 60 for count in counts(choose, 300).values())
+
+
+def test_within_a_tie_the_longest_match_wins() -> None:
+    """A small match on top of a common one is worth less than 2% of a long answer's cost."""
+    affinity = policy()
+    held = {"a": 1500, "b": 1600, "c": 1500}
+    for number in range(20):
+        asked = request(tokens=1700, held=held, output=1000, links=chain(str(number)))
+        assert affinity.choose(asked, views("abc")).backend == "b"
+
+
+def test_ties_do_not_depend_on_small_differences_of_load() -> None:
+    """Replicas see slightly different loads and should still agree."""
+    asked = request(tokens=2000, held={"a": 1500, "b": 1500}, links=chain("s", "u"))
+    one = policy().choose(asked, [View("a", pending_tokens=20), View("b")])
+    other = policy().choose(asked, [View("a"), View("b", pending_tokens=20)])
+    assert one.backend == other.backend
+
+
+def test_a_session_key_keeps_siblings_together() -> None:
+    affinity, candidates = policy(), views("abcd")
+    chosen = {
+        affinity.choose(request(links=chain(str(n)), session="one"), candidates).backend
+        for n in range(20)
+    }
+    assert len(chosen) == 1
+
+
+@pytest.mark.parametrize(
+    ("held", "ids", "reason"),
+    [
+        ({}, "ab", Reason.LOAD),
+        ({"a": 900}, "ab", Reason.PREFIX),
+        ({"a": 900}, "a", Reason.ONLY),
+    ],
+)
+def test_reasons(held: dict[str, int], ids: str, reason: Reason) -> None:
+    assert policy().choose(request(held=held), views(ids)).reason is reason
+
+
+def test_explain_shows_the_terms_of_the_scores_and_changes_nothing() -> None:
+    candidates = [
+        View("a", in_flight=5, decoding=4, pending_tokens=700, context_tokens=480_000),
+        View("b", in_flight=1),
+    ]
+    asked = request(tokens=3000, held={"a": 2000}, links=chain("x"))
+    affinity = policy()
+    for tick in range(30):
+        affinity.choose(replace(asked, now=float(tick)), candidates)
+    asked = replace(asked, now=30.0)
+    explained = affinity.explain(asked, candidates)
+    assert affinity.explain(asked, candidates) == explained
+    decision = affinity.choose(asked, candidates)
+    for terms, score in zip(explained, decision.scores, strict=True):
+        parts = ("queue", "prefill", "price", "decode", "memory")
+        assert sum(terms[part] for part in parts) == pytest.approx(score)
+        assert terms["total"] == score
+    assert explained[0]["memory"] > 0
+    assert explained[1]["price"] > 0

@@ -1,0 +1,40 @@
+from gateway.scheduling.ticket import Refusal, RefusalReason, Refused, Ticket
+from gateway.types import Match
+from tests.scheduling.virtual import PREFILL, ask
+
+
+def ticket(**options: object) -> Ticket:
+    return Ticket(ask(PREFILL), print, print, **options)  # type: ignore[arg-type]
+
+
+def test_a_client_can_only_shorten_its_wait() -> None:
+    """Q08."""
+    for asked, effective in ((None, 5.0), (1.0, 1.0), (30.0, 5.0)):
+        waiting = ticket(max_wait=asked)
+        waiting.start(100.0, 5.0)
+        assert waiting.deadline == 100.0 + effective
+
+
+def test_refresh_looks_again_and_relabels_nothing() -> None:
+    found = Match({"a": 1}, {"a": 90.0})
+    waiting = ticket(rematch=lambda chain: found)
+    fresh = waiting.refresh(7.0)
+    assert fresh is waiting.request
+    assert (fresh.match, fresh.now, fresh.work_class) == (found, 7.0, PREFILL)
+
+
+def test_every_reason_has_a_status() -> None:
+    statuses = {reason: Refusal(reason, 1.0).status for reason in RefusalReason}
+    assert statuses == {
+        RefusalReason.QUEUE_FULL: 429,
+        RefusalReason.EXPIRED: 503,
+        RefusalReason.NO_BACKEND: 503,
+        RefusalReason.SHUTTING_DOWN: 503,
+        RefusalReason.ROUTING_FAILED: 500,
+    }
+
+
+def test_a_refusal_becomes_an_error() -> None:
+    error = Refusal(RefusalReason.EXPIRED, 3.0).error()
+    assert isinstance(error, Refused)
+    assert (error.reason, error.status, error.retry_after) == (RefusalReason.EXPIRED, 503, 3.0)
