@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
+from gateway import __version__
 from gateway.config import BackendConfig, ConfigError, Settings, convert, load
 
 
@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="prefixgate", description="Prefix-aware reverse proxy for LLM inference servers."
     )
-    parser.add_argument("--version", action="version", version=f"prefixgate {_version()}")
+    parser.add_argument("--version", action="version", version=f"prefixgate {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the gateway")
@@ -99,13 +99,6 @@ def _check(arguments: argparse.Namespace) -> int:
     check(load(arguments.config))
     print(f"{arguments.config}: ok")
     return 0
-
-
-def _version() -> str:
-    try:
-        return version("prefixgate")
-    except PackageNotFoundError:
-        return "from a source tree"
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of every part of the settings."""
 
 
-class Server(Section):
+class Server(Section, frozen=True):
     host: str = "127.0.0.1"
     port: Port = 8080
     keep_alive: Seconds = 75.0
@@ -52,7 +52,7 @@ class Server(Section):
     """Whether answers carry x-prefixgate-backend, -decision, -matched-tokens and -queue-ms."""
 
 
-class BackendConfig(Section):
+class BackendConfig(Section, frozen=True):
     url: str
     kind: EngineKind | None = None
     """Detected when not given."""
@@ -63,12 +63,12 @@ class BackendConfig(Section):
     """Size of the KV cache; read from the engine when not given."""
 
 
-class PolicyConfig(Section):
+class PolicyConfig(Section, frozen=True):
     name: str = "prefix_affinity"
     params: dict[str, Any] = {}
 
 
-class ClassLimits(Section):
+class ClassLimits(Section, frozen=True):
     """Limits of one class: the first two at each backend, the others for each pool's queue."""
 
     max_requests: Count = 256
@@ -78,13 +78,13 @@ class ClassLimits(Section):
     max_wait: Seconds = 30.0
 
 
-class PrefillLimits(ClassLimits):
+class PrefillLimits(ClassLimits, frozen=True):
     max_requests: Count = 64
     max_waiting: Annotated[int, Meta(ge=0)] = 256
     max_wait: Seconds = 60.0
 
 
-class Scheduling(Section):
+class Scheduling(Section, frozen=True):
     prefill_threshold: Count = 2048
     """From this many uncached tokens on, a request is in the prefill class."""
     prefill_share: Share = 0.2
@@ -93,39 +93,39 @@ class Scheduling(Section):
     decode: ClassLimits = ClassLimits()
 
 
-class Index(Section):
+class Index(Section, frozen=True):
     max_blocks: Annotated[int, Meta(ge=1000)] = 2_000_000
     """Bound of the whole index: blocks held, summed over all backends."""
     capacity_tokens: Count = 500_000
     """KV cache size assumed of a backend that does not report its own."""
 
 
-class Health(Section):
+class Health(Section, frozen=True):
     interval: Seconds = 5.0
     timeout: Seconds = 2.0
     unhealthy_after: Count = 3
     """Failures in a row, of probes or of requests, that eject a backend."""
 
 
-class Timeouts(Section):
+class Timeouts(Section, frozen=True):
     connect: Seconds = 5.0
     first_byte: Seconds = 600.0
     idle: Seconds = 120.0
     """Between two reads of a response."""
 
 
-class Admin(Section):
+class Admin(Section, frozen=True):
     token: str | None = None
     """Bearer token of the admin API. Without one it answers loopback clients only."""
 
 
-class Log(Section):
+class Log(Section, frozen=True):
     level: str = "info"
     access: str | None = None
     """File for one JSON line a request; "-" is standard output."""
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     server: Server = Server()
     backends: list[BackendConfig] = []
     policy: PolicyConfig = PolicyConfig()

@@ -43,7 +43,7 @@ async def play(
     A session ends with its first failed request: its next turn would need the missing answer.
 
     Args:
-        observe: called after every request; what it raises ends the run.
+        observe: called after every request; what it raises ends the run and is raised here.
     """
     loop = asyncio.get_running_loop()
     recording = Recording()
@@ -68,6 +68,8 @@ async def play(
         async with asyncio.TaskGroup() as group:
             for session in sessions:
                 group.create_task(follow(session))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
     finally:
         ticker.cancel()
         recording.seconds = loop.time() - start

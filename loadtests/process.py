@@ -60,14 +60,16 @@ class Service:
         if code is not None:
             raise ProcessError(f"{self.name} ended with code {code}{self._tail()}")
 
-    def wait_ready(self, port: int, path: str, seconds: float = 30.0) -> None:
-        """Wait until GET `path` answers 200.
+    def wait_ready(
+        self, port: int, path: str, *, expect: bytes = b"", seconds: float = 30.0
+    ) -> None:
+        """Wait until GET `path` answers 200 with `expect` in its body.
 
         Raises:
             ProcessError: it ended, or took longer.
         """
         deadline = time.monotonic() + seconds
-        while not _answers(port, path):
+        while not _answers(port, path, expect):
             self.check()
             if time.monotonic() > deadline:
                 raise ProcessError(f"{self.name} is not ready after {seconds:g} s{self._tail()}")
@@ -160,11 +162,12 @@ class Processes:
             service.check()
 
 
-def _answers(port: int, path: str) -> bool:
+def _answers(port: int, path: str, expect: bytes) -> bool:
     connection = http.client.HTTPConnection(HOST, port, timeout=2)
     try:
         connection.request("GET", path)
-        return connection.getresponse().status == 200
+        response = connection.getresponse()
+        return response.status == 200 and expect in response.read()
     except (OSError, http.client.HTTPException):
         return False
     finally:

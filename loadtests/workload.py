@@ -43,7 +43,7 @@ class Turn:
     Attributes:
         text: what the user says.
         max_tokens: cap of the answer.
-        think: seconds between the end of the answer before and this turn; 0 for the first.
+        think: float = 2.4
     """
 
     text: str
@@ -78,14 +78,14 @@ class Mix:
     arrivals: float
     """Window over which chats, documents and one-offs start."""
     system_prompts: int = 4
-    system_tokens: Span = (120, 200)
-    opening_tokens: Span = (200, 1600)
+    system_tokens: Span = (60, 100)
+    opening_tokens: Span = (400, 2000)
     """A chat's first message: often with something pasted into it."""
     turn_tokens: Span = (20, 200)
-    chat_turns: Span = (4, 7)
+    chat_turns: Span = (4, 5)
     think: float = 2.5
-    document_tokens: Span = (2000, 12000)
-    questions: Span = (3, 6)
+    document_tokens: Span = (3000, 7000)
+    questions: Span = (4, 5)
     question_tokens: Span = (15, 60)
     question_gap: float = 4.0
     one_off_tokens: Span = (20, 400)

@@ -11,10 +11,10 @@ from gateway.config import ConfigError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-_NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?)+", re.ASCII)
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?", re.ASCII)
 _NUMERIC_END = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\.?$", re.ASCII)
 _PATH = re.compile(r"[!-~]*", re.ASCII)
-_USERINFO = re.compile(r"(://)?[^/@]*@")
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,7 +45,8 @@ class Address:
         try:
             return cls._of(text.strip())
         except ValueError as error:
-            shown = _USERINFO.sub(r"\1***@", text, count=1)
+            # whatever stands before an "@" may be a password
+            shown = f"***@{text.rpartition('@')[2]}" if "@" in text else text
             raise ConfigError(
                 f"backend url {shown!r}: {error} (expected http://host:port or https://host:port, "
                 "with an optional path)",

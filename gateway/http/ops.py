@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -12,6 +13,7 @@ from starlette.routing import Route
 from gateway.fleet.fleet import Fleet
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
+from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
 
 PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models"})
 
@@ -23,15 +25,13 @@ def is_control_path(path: str) -> bool:
 
 class Ops:
     """Args:
-    metrics: renders the Prometheus text page.
+    page: the metrics.
     stopping: whether the gateway is shutting down.
     """
 
-    def __init__(
-        self, fleet: Fleet, metrics: Callable[[], bytes], stopping: Callable[[], bool]
-    ) -> None:
+    def __init__(self, fleet: Fleet, page: MetricsPage, stopping: Callable[[], bool]) -> None:
         self._fleet = fleet
-        self._metrics = metrics
+        self._page = page
         self._stopping = stopping
 
     def routes(self) -> list[Route]:
@@ -63,7 +63,9 @@ class Ops:
         return _json(body, 200 if body["status"] == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        snapshot = self._page.read()
+        body = await asyncio.to_thread(snapshot.render)
+        return Response(body, headers={"content-type": CONTENT_TYPE})
 
     async def models(self, request: Request) -> Response:
         """The union over usable backends, in OpenAI's list shape."""

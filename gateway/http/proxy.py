@@ -13,12 +13,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 
 from gateway.config import Settings
 from gateway.fleet.backend import Backend
-from gateway.fleet.fleet import Fleet
+from gateway.fleet.fleet import Fleet, UnknownBackend
 from gateway.fleet.upstream import FailureKind, Upstream, UpstreamFailure
 from gateway.http.body import read_body
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
@@ -37,8 +37,8 @@ from gateway.prefix.blocks import BlockScale
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.classify import classify
 from gateway.scheduling.lease import Lease
-from gateway.scheduling.pool import Pool
-from gateway.scheduling.pools import Pools
+from gateway.scheduling.pool import NO_BACKEND_RETRY_AFTER, Pool
+from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.scheduling.ticket import RefusalReason, Refused, Ticket
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
@@ -56,6 +56,7 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 class Proxy:
     """Args:
     upstreams: by backend id; the composition root keeps it in step with the fleet.
+    observe: takes the record of each request once it has ended.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Proxy:
         index: PrefixIndex,
         scale: BlockScale,
         metrics: Metrics,
+        observe: Callable[[RequestRecord], None],
         clock: Clock,
     ) -> None:
         self._settings = settings
@@ -77,6 +79,7 @@ class Proxy:
         self._index = index
         self._scale = scale
         self._metrics = metrics
+        self._observe = observe
         self._clock = clock
         self._threshold = settings.scheduling.prefill_threshold
         self._headers_on = settings.server.response_headers
@@ -127,12 +130,11 @@ class Proxy:
         record.model = prompt.model
         record.stream = prompt.stream
         pool = self._pool(prompt.model)
-        chain = b""
         if prompt.key:
-            chain = context.chain = self._scale.chain(prompt.namespace, prompt.key)
-            context.match = self._index.match(chain)
             record.keyed = True
-        lease = await self._admit(context, pool, chain)
+            context.chain = self._scale.chain(prompt.namespace, prompt.key)
+            context.match = self._index.match(context.chain)
+        lease = await self._admit(context, pool)
         await self._dispatch(context, lease)
 
     def _pool(self, model: str) -> Pool:
@@ -140,16 +142,9 @@ class Proxy:
         if pool is not None:
             return pool
         if not self._fleet.knows_models():
-            raise Overloaded(
-                "No backend is ready yet.", status=503, code="no_backend", retry_after=5
-            )
-        if self._fleet.knows(model):
-            raise Overloaded(
-                f"No backend that serves {model!r} is available.",
-                status=503,
-                code="no_backend",
-                retry_after=5,
-            )
+            raise _no_backend("No backend is ready yet.")
+        if self._fleet.knows(model) or model == ANY_MODEL:
+            raise _no_backend(_REFUSALS[RefusalReason.NO_BACKEND])
         raise UnknownModel(model)
 
     # admission
@@ -177,7 +172,7 @@ class Proxy:
             self._clock(),
         )
 
-    async def _admit(self, context: RequestContext, pool: Pool, chain: bytes) -> Lease:
+    async def _admit(self, context: RequestContext, pool: Pool) -> Lease:
         context.phase = "queue"
         ticket = Ticket(
             self.request_for(context), context.granted, context.refused, self._index.match
@@ -199,12 +194,12 @@ class Proxy:
         record.matched_tokens = ticket.request.match.tokens.get(decision.backend, 0.0)
         record.uncached_tokens = lease.uncached_tokens
         record.queue_seconds = lease.queue_seconds
-        if chain:
-            context.booking = self._index.book(decision.backend, chain)
         return lease
 
     async def _wait(self, context: RequestContext, pool: Pool, ticket: Ticket) -> Lease:
-        waiting = context.waiting = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Lease] = loop.create_future()
+        context.waiting = waiting
 
         def leave() -> None:
             if not waiting.done():
@@ -223,8 +218,13 @@ class Proxy:
 
     async def _dispatch(self, context: RequestContext, lease: Lease) -> None:
         context.phase = "connect"
-        backend = self._fleet.get(lease.decision.backend)
-        upstream = self._upstreams[lease.decision.backend]
+        try:
+            backend = self._fleet.get(lease.backend_id)
+        except UnknownBackend:  # removed between the grant and now
+            raise _no_backend("The chosen backend was removed.") from None
+        upstream = self._upstreams[backend.id]
+        if context.chain:
+            context.booking = self._index.book(backend.id, context.chain)
         headers = context.headers
         assert headers is not None
 
@@ -271,7 +271,8 @@ class Proxy:
                     connection = None
         except UpstreamFailure as failure:
             self._metrics.upstream_error(backend.id, failure.kind.value)
-            self._fleet.report_failure(backend.id, str(failure))
+            gone = failure.kind is FailureKind.CONNECT
+            self._fleet.report_failure(backend.id, str(failure), gone=gone)
             raise UpstreamBroke(failure) from None
         if relay.failure is not None:
             self._metrics.upstream_error(backend.id, relay.failure.kind.value)
@@ -321,6 +322,17 @@ class Proxy:
             )
         return added
 
+    def assume_prefilled(self, now: float) -> None:
+        """Take the prefills of answers that are no streams to be done when they should be.
+
+        Their first token cannot be seen; without this their whole decode would count as pending
+        prefill.
+        """
+        for context in tuple(self.live.values()):
+            lease = context.lease
+            if lease is not None and not context.record.stream and now >= lease.prefill_due:
+                lease.first_token()
+
     # ends
 
     def _refuse(self, context: RequestContext, error: RequestError) -> None:
@@ -350,7 +362,7 @@ class Proxy:
         context.client.on_gone = None
         record = context.record
         del self.live[record.id]
-        relay = context.relay
+        relay, context.relay = context.relay, None  # the relay's callback refers to the context
         now = self._clock()
         if context.booking is not None:
             # After a confirmation this does nothing.
@@ -359,10 +371,19 @@ class Proxy:
             context.lease.release()
         record.duration = now - record.arrived
         if relay is not None:
-            _observe(relay, record)
+            _note_answer(relay, record)
         if record.outcome is Outcome.CANCELLED:
             record.disconnect_phase = context.phase
-        self._metrics.observe(record)
+        self._observe(record)
+
+
+def _no_backend(message: str) -> Overloaded:
+    return Overloaded(
+        message,
+        status=503,
+        code=RefusalReason.NO_BACKEND.value,
+        retry_after=math.ceil(NO_BACKEND_RETRY_AFTER),
+    )
 
 
 def _overloaded(refused: Refused) -> RequestError:
@@ -385,7 +406,7 @@ _REFUSALS = {
 }
 
 
-def _observe(relay: Relay, record: RequestRecord) -> None:
+def _note_answer(relay: Relay, record: RequestRecord) -> None:
     """Write down how the answer went."""
     scanner = relay.scanner
     usage = relay.usage

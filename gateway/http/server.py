@@ -19,8 +19,8 @@ class GatewayProtocol(HttpToolsProtocol):
     active: DirectClient | None = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        client = self.active = DirectClient(cycle)  # type: ignore[arg-type]  # on_response's type
-        cycle.scope["extensions"] = {EXTENSION: client}  # type: ignore[typeddict-item]
+        client = self.active = DirectClient(cycle)
+        cycle.scope["extensions"] = {EXTENSION: client}  # type: ignore[dict-item]  # not a dict, for speed
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -19,6 +19,7 @@ class Lease:
         uncached_tokens: what it brings to prefill at the chosen backend.
         granted_at: seconds, on the pool's clock.
         queue_seconds: how long it waited.
+        prefill_due: when its prefill should be done, behind what was pending at the backend.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class Lease:
         "_pending",
         "decision",
         "granted_at",
+        "prefill_due",
         "prompt_tokens",
         "queue_seconds",
         "uncached_tokens",
@@ -55,6 +57,7 @@ class Lease:
         self._pending = True
         self._held = True
         load.take(self._own, prompt_tokens, uncached_tokens)
+        self.prefill_due = granted_at + load.pending_tokens / load.prefill_rate
 
     @property
     def backend_id(self) -> str:

@@ -81,7 +81,8 @@ class Ticket:
     """One request's way to a lease; submitted once.
 
     When it cannot go at once it waits, and then exactly one of three things happens: `on_grant` is
-    called, `on_refuse` is called, or whoever submitted it cancels it.
+    called, `on_refuse` is called, or whoever submitted it cancels it. The callbacks run inside
+    whatever call made room, often another request's, and must not raise.
 
     Args:
         request: the facts that limits and policy look at; as of the release once it was granted.

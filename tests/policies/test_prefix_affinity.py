@@ -91,6 +91,15 @@ def test_R02_cold_misses_go_to_the_least_loaded() -> None:
     assert reached.count("b") >= 18
 
 
+def test_cold_prompts_do_not_tie_with_a_busier_backend() -> None:
+    """One stream more is within 2% of a long answer's cost; with nothing to reuse it decides."""
+    affinity, candidates = policy(), [View("a", in_flight=1), View("b")]
+    chosen = [
+        affinity.choose(request(links=chain(str(number))), candidates) for number in range(20)
+    ]
+    assert {decision.backend for decision in chosen} == {"b"}
+
+
 def test_R11_requests_without_a_key_are_spread() -> None:
     affinity, candidates = policy(), views("abcd")
     spread = counts(lambda _: affinity.choose(request(tokens=0), candidates).backend, 40)

@@ -397,16 +397,15 @@ def test_a_backend_listed_twice_is_an_error(clock: VirtualClock) -> None:
 
 
 def test_a_backend_that_left_no_longer_wakes_the_pool(clock: VirtualClock) -> None:
-    policy = Scripted()
-    pool = make_pool(clock, "a", ONE_SLOT, policy)
-    running = Caller(ask()).submit(pool)
-    Caller(ask()).submit(pool)
-    pool.set_backends([BackendLoad("b", capacity_tokens=1000)])
-    assert policy.offers[-1] == ["b"]
-    Caller(ask()).submit(pool)
-    offered = len(policy.offers)
+    pool = make_pool(clock, "a", ONE_SLOT)
+    gone = Caller(ask()).submit(pool)
+    pool.set_backends([BackendLoad("b")])
+    running, waiting = Caller(ask()).submit(pool), Caller(ask()).submit(pool)
+    reads = clock.reads
+    gone.lease.release()
+    assert clock.reads == reads
     running.lease.release()
-    assert len(policy.offers) == offered
+    assert waiting.leases
 
 
 def test_a_raised_limit_takes_effect_at_once(clock: VirtualClock) -> None:

@@ -39,9 +39,10 @@ def test_a_ticket_can_leave_from_anywhere_once() -> None:
 
 def test_the_overdue_leave_in_order_wherever_they_stand() -> None:
     waiting = queue()
-    long, short, shorter = (push(waiting, 0.0, wait) for wait in (9.0, 2.0, 1.0))
+    long, middle, short, shorter = (push(waiting, 0.0, wait) for wait in (9.0, 5.0, 2.0, 1.0))
     assert waiting.pop_overdue(0.9) == []
     assert waiting.pop_overdue(2.0) == [short, shorter]
+    assert waiting.pop_overdue(5.0) == [middle]
     assert waiting.pop_overdue(8.9) == []
     assert waiting.pop_overdue(9.0) == [long]
     assert len(waiting) == 0

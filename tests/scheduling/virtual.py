@@ -21,8 +21,10 @@ PREFILL, DECODE = WorkClass.PREFILL, WorkClass.DECODE
 class VirtualClock:
     def __init__(self) -> None:
         self.now = 1000.0
+        self.reads = 0
 
     def __call__(self) -> float:
+        self.reads += 1
         return self.now
 
     def advance(self, seconds: float) -> None:

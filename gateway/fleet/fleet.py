@@ -1,0 +1,302 @@
+"""All backends, and the rules by which they are let in, put out and let in again.
+
+No I/O here: probes and requests report what happened to them, listeners hear what follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from gateway.config import BackendConfig, Health
+from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
+from gateway.fleet.facts import EngineFacts
+from gateway.types import Clock, Role
+
+logger = logging.getLogger("prefixgate.fleet")
+
+Listener = Callable[[Backend], None]
+
+
+class UnknownBackend(LookupError):
+    """There is no backend with this id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"There is no backend {id[:64]!r}.")
+
+
+class Added(NamedTuple):
+    """`new` is false when the address was there already and the two entries were merged."""
+
+    backend: Backend
+    new: bool
+
+
+class Fleet:
+    """Backends by id. Iterates over those that are not removed, in the order of their adding."""
+
+    def __init__(self, settings: Health, clock: Clock) -> None:
+        self._unhealthy_after = settings.unhealthy_after
+        self._clock = clock
+        self._backends: dict[str, Backend] = {}
+        self._changed: list[Listener] = []
+        self._restarted: list[Listener] = []
+        self._suspected: list[Listener] = []
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(tuple(self._backends.values()))
+
+    def get(self, id: str) -> Backend:
+        """Raises:
+        UnknownBackend: it was never there, or is removed.
+        """
+        try:
+            return self._backends[id]
+        except KeyError:
+            raise UnknownBackend(id) from None
+
+    # listeners
+
+    def on_change(self, listener: Listener) -> None:
+        """Hear of every change of a backend's state, models, role or capacity."""
+        self._changed.append(listener)
+
+    def on_restart(self, listener: Listener) -> None:
+        """Hear of engines that are back as another process, with an empty cache.
+
+        Called before they are let in again.
+        """
+        self._restarted.append(listener)
+
+    def on_suspicion(self, listener: Listener) -> None:
+        """Hear of backends that should be probed now: they are new, or a request failed there."""
+        self._suspected.append(listener)
+
+    # what the operator does
+
+    def add(self, config: BackendConfig, source: Source = Source.CONFIG) -> Added:
+        """Let a backend in. Of an address that is there, what the new entry sets is taken over.
+
+        Raises:
+            ConfigError: no usable address or model name.
+        """
+        backend = Backend(config, source, self._clock())
+        known = self._backends.get(backend.id)
+        if known is not None:
+            logger.warning("backend %s is named twice: merged", backend.address.url)
+            known.config = _merged(known.config, config)
+            self._tell(known)
+            return Added(known, new=False)
+        self._backends[backend.id] = backend
+        self._tell(backend)
+        self._suspect(backend)
+        return Added(backend, new=True)
+
+    def patch(self, id: str, patch: BackendPatch) -> Backend:
+        """Raises:
+        UnknownBackend: there is none of that id.
+        ConfigError: an empty model name.
+        """
+        backend = self.get(id)
+        backend.patch(patch)
+        self._tell(backend)
+        self._suspect(backend)
+        return backend
+
+    def drain(self, id: str, on: bool = True) -> Backend:
+        """Send nothing new to a backend; with `on` false, send to it again.
+
+        Raises:
+            UnknownBackend: there is none of that id.
+        """
+        backend = self.get(id)
+        if backend.draining is not on:
+            before = backend.state
+            backend.draining = on
+            self._note(backend, before)
+            self._tell(backend)
+        return backend
+
+    def remove(self, id: str) -> Backend:
+        """Raises:
+        UnknownBackend: there is none of that id.
+        """
+        backend = self.get(id)
+        del self._backends[id]
+        self._become(backend, BackendState.REMOVED, "removed")
+        self._tell(backend)
+        return backend
+
+    # what can be served
+
+    def usable(self, model: str, role: Role) -> list[Backend]:
+        """Backends to which requests for a model can go now."""
+        return [
+            backend
+            for backend in self._backends.values()
+            if backend.role is role and backend.serves(model)
+        ]
+
+    def models(self) -> set[str]:
+        """Models that can be served now."""
+        return {
+            model
+            for backend in self._backends.values()
+            if backend.state is BackendState.HEALTHY
+            for model in backend.models
+        }
+
+    def knows(self, model: str) -> bool:
+        """Whether any backend serves a model, or would if it could."""
+        return any(model in backend.models for backend in self._backends.values())
+
+    def knows_models(self) -> bool:
+        """Whether a model that no backend lists can be called unknown.
+
+        It cannot while nothing is known at all, or a backend is still to be asked for the first
+        time. One that cannot be reached stops counting when it is ejected.
+        """
+        waiting = any(
+            backend.state is BackendState.STARTING and not backend.models
+            for backend in self._backends.values()
+        )
+        return not waiting and any(backend.models for backend in self._backends.values())
+
+    # what is reported
+
+    def report_failure(self, id: str, cause: str, *, gone: bool = False) -> None:
+        """A request failed at a backend, by the backend's fault.
+
+        Args:
+            gone: the backend could not even be connected to.
+        """
+        backend = self._backends.get(id)
+        if backend is None:
+            return
+        backend.failed_requests += 1
+        backend.doubted |= gone
+        if backend.failed_requests >= self._unhealthy_after:
+            self._eject(backend, f"{backend.failed_requests} requests in a row failed: {cause}")
+        self._suspect(backend)
+
+    def report_success(self, id: str) -> None:
+        """A request was answered by a backend."""
+        backend = self._backends.get(id)
+        if backend is not None:
+            backend.failed_requests = 0
+
+    def probe_failed(self, backend: Backend, cause: str, *, gone: bool = False) -> None:
+        """Args:
+        gone: nothing listens at its address.
+        """
+        if self._backends.get(backend.id) is not backend:
+            return
+        backend.failed_probes += 1
+        backend.doubted |= gone
+        backend.health_cause = cause
+        if backend.failed_probes >= self._unhealthy_after:
+            self._eject(backend, cause)
+
+    def probe_succeeded(self, backend: Backend, facts: EngineFacts) -> None:
+        """A backend answered that it serves, and this about itself."""
+        if self._backends.get(backend.id) is not backend:
+            return
+        before = (backend.state, backend.models, backend.capacity_tokens)
+        known = backend.facts
+        if known is not None:
+            if _is_another(known, facts, backend.doubted):
+                for listener in self._restarted:
+                    listener(backend)
+            else:
+                facts = _completed(facts, known)
+        backend.facts = facts
+        backend.doubted = False
+        if backend.models:
+            self._let_in(backend)
+        else:
+            unread = facts.models is None
+            self.probe_failed(
+                backend,
+                "GET /v1/models cannot be read: name its models in the settings"
+                if unread
+                else "GET /v1/models lists none",
+            )
+        if before != (backend.state, backend.models, backend.capacity_tokens):
+            self._tell(backend)
+
+    # how it is done
+
+    def _let_in(self, backend: Backend) -> None:
+        if backend.condition is BackendState.EJECTED:
+            # On trial: it answers probes, but if the next request fails too it is out again.
+            backend.failed_requests = min(backend.failed_requests, self._unhealthy_after - 1)
+        backend.failed_probes = 0
+        self._become(backend, BackendState.HEALTHY, "")
+
+    def _eject(self, backend: Backend, cause: str) -> None:
+        backend.doubted = True
+        if backend.condition is not BackendState.EJECTED:
+            self._become(backend, BackendState.EJECTED, cause)
+            self._tell(backend)
+
+    def _become(self, backend: Backend, condition: BackendState, cause: str) -> None:
+        before = backend.state
+        backend.condition = condition
+        backend.health_cause = cause
+        self._note(backend, before)
+
+    def _note(self, backend: Backend, before: BackendState) -> None:
+        """Write down a change of state, if there was one."""
+        if backend.state is before:
+            return
+        backend.since = self._clock()
+        bad = backend.state is BackendState.EJECTED
+        logger.log(
+            logging.WARNING if bad else logging.INFO,
+            "backend %s (%s) is %s%s",
+            backend.id,
+            backend.address.url,
+            backend.state,
+            f": {backend.cause}" if backend.cause else "",
+        )
+
+    def _tell(self, backend: Backend) -> None:
+        for listener in self._changed:
+            listener(backend)
+
+    def _suspect(self, backend: Backend) -> None:
+        for listener in self._suspected:
+            listener(backend)
+
+
+def _merged(known: BackendConfig, other: BackendConfig) -> BackendConfig:
+    default = BackendConfig(url=known.url)
+    given = {
+        name: value
+        for name, value in msgspec.structs.asdict(other).items()
+        if name != "url" and value != getattr(default, name)
+    }
+    return msgspec.structs.replace(known, **given)
+
+
+def _is_another(known: EngineFacts, found: EngineFacts, doubted: bool) -> bool:
+    """Whether two findings are of two processes. Start times decide where engines tell them."""
+    if known.started is not None and found.started is not None:
+        return known.started != found.started
+    return doubted or known.kind is not found.kind
+
+
+def _completed(found: EngineFacts, known: EngineFacts) -> EngineFacts:
+    """What a page that failed this time said before is still true of the same process."""
+    return replace(
+        found,
+        models=known.models if found.models is None else found.models,
+        max_model_len=known.max_model_len if found.models is None else found.max_model_len,
+        capacity_tokens=found.capacity_tokens or known.capacity_tokens,
+        block_size=found.block_size or known.block_size,
+        started=found.started or known.started,
+    )

@@ -1,0 +1,149 @@
+"""Probing: the one place that asks backends how they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import httpx
+
+from gateway.config import Health
+from gateway.fleet.backend import Backend, BackendState
+from gateway.fleet.detect import MODELS, detect
+from gateway.fleet.facts import EngineFacts, ModelList
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.page import NoPage, PageReader
+from gateway.types import EngineKind
+
+logger = logging.getLogger("prefixgate.fleet")
+
+CONCURRENCY = 32
+"""Probes at a time."""
+DETECT_EVERY = 6
+"""Every so many rounds a healthy backend's facts are read anew, its models at each."""
+
+
+class Prober:
+    """Probes each backend when it is added, when it is suspected, and once an interval.
+
+    A round does not wait for the one before: a backend that hangs delays its own probes only.
+
+    Args:
+        sleep: waits so many seconds between rounds.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Health,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._sleep = sleep
+        self._client: httpx.AsyncClient | None = None
+        self._rounds: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._running: dict[Backend, asyncio.Task[None]] = {}
+        self._suspects: set[Backend] = set()
+        self._round = 0
+        fleet.on_suspicion(self._suspect)
+
+    async def start(self) -> None:
+        """Begin, with a probe of every backend at once. Does not wait for what they find."""
+        self._client = httpx.AsyncClient(
+            # A kept connection would be closed by the engine just when the next probe uses it.
+            limits=httpx.Limits(max_keepalive_connections=0),
+            headers={"user-agent": "prefixgate-probe", "accept-encoding": "identity"},
+            timeout=self._settings.timeout,
+            trust_env=False,
+        )
+        self._rounds = asyncio.create_task(self._go_round())
+
+    async def stop(self) -> None:
+        """End all probes, finished or not."""
+        tasks = [*self._running.values()]
+        if self._rounds is not None:
+            tasks.append(self._rounds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._rounds = None
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def settle(self) -> None:
+        """Wait until no probe is under way."""
+        while self._running:
+            await asyncio.wait(self._running.values())
+
+    async def _go_round(self) -> None:
+        while True:
+            self._round += 1
+            self._suspects.clear()
+            for backend in self._fleet:
+                self._launch(backend)
+            await self._sleep(self._settings.interval)
+
+    def _suspect(self, backend: Backend) -> None:
+        """Probe out of turn, but not again and again while a busy backend fails."""
+        if backend not in self._suspects:
+            self._suspects.add(backend)
+            self._launch(backend)
+
+    def _launch(self, backend: Backend) -> None:
+        if self._client is None or backend in self._running:
+            return
+        reader = PageReader(self._client, backend.address, self._settings.timeout)
+        task = asyncio.create_task(self._probe(backend, reader))
+        self._running[backend] = task
+        task.add_done_callback(lambda _: self._running.pop(backend, None))
+
+    async def _probe(self, backend: Backend, pages: PageReader) -> None:
+        async with self._slots:
+            try:
+                facts = await self._look(backend, pages)
+            except NoPage as failure:
+                self._fleet.probe_failed(backend, str(failure), gone=failure.refused)
+            except Exception as error:
+                logger.exception("probing backend %s failed inside the gateway", backend.id)
+                self._fleet.probe_failed(backend, f"the probe failed: {type(error).__name__}")
+            else:
+                self._fleet.probe_succeeded(backend, facts)
+
+    async def _look(self, backend: Backend, pages: PageReader) -> EngineFacts:
+        """Raises:
+        NoPage: it does not serve, and why.
+        """
+        facts = backend.facts
+        if facts is None or _in_doubt(backend) or self._round % DETECT_EVERY == 0:
+            facts = await detect(pages, backend.config.kind or _known_kind(backend))
+        else:
+            page = await pages.find(MODELS)
+            models = page.read(ModelList) if page is not None else None
+            if models is not None:
+                facts = replace(facts, models=models.ids, max_model_len=models.lengths)
+        health = await pages.get(facts.health_path)
+        # 401 and 403: it is up, and takes the clients' keys, of which the gateway has none.
+        if not (200 <= health.status < 300 or health.status in (401, 403)):
+            raise NoPage(f"GET {facts.health_path}: status {health.status}")
+        return facts
+
+
+def _known_kind(backend: Backend) -> EngineKind | None:
+    """None where it must be found out anew: another process may listen, or none was recognised."""
+    if backend.facts is None or backend.doubted or backend.facts.kind is EngineKind.OPENAI:
+        return None
+    return backend.facts.kind
+
+
+def _in_doubt(backend: Backend) -> bool:
+    return (
+        backend.condition is not BackendState.HEALTHY
+        or backend.doubted
+        or backend.failed_probes > 0
+        or backend.failed_requests > 0
+    )

@@ -1,0 +1,101 @@
+"""Reading one page of a backend, bounded in time and size whatever the backend does."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from gateway.fleet.address import Address
+
+MAX_BYTES = 8 * 1024 * 1024
+"""A metrics page of a large engine has a few hundred kB."""
+
+T = TypeVar("T")
+
+
+class NoPage(Exception):
+    """A page could not be read. The message says which and why, without the address.
+
+    Attributes:
+        refused: nothing listens at the address: the engine's process is gone.
+    """
+
+    def __init__(self, cause: str, *, refused: bool = False) -> None:
+        super().__init__(cause)
+        self.refused = refused
+
+
+@dataclass(slots=True, frozen=True)
+class Page:
+    path: str
+    status: int
+    body: bytes
+
+    @property
+    def exists(self) -> bool:
+        return self.status not in (404, 405, 501)
+
+    def read(self, kind: type[T]) -> T | None:
+        """The body as `kind`; None when the page is an error or not of that shape."""
+        if self.status != 200:
+            return None
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+
+class PageReader:
+    """Args:
+    timeout: for each page as a whole, seconds.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, address: Address, timeout: float) -> None:
+        self._client = client
+        self._base = address.url
+        self._timeout = timeout
+
+    async def get(self, path: str) -> Page:
+        """Raises:
+        NoPage: no connection, no answer in time, or one that is not HTTP or too large.
+        """
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._client.stream("GET", self._base + path) as answer,
+            ):
+                async for part in answer.aiter_bytes():
+                    body += part
+                    if len(body) > MAX_BYTES:
+                        raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes")
+        except (TimeoutError, httpx.TimeoutException):
+            raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            root = _root(error)
+            refused = isinstance(root, ConnectionRefusedError)
+            cause = "connection refused" if refused else str(root) or type(root).__name__
+            raise NoPage(f"GET {path}: {cause}", refused=refused) from None
+        return Page(path, answer.status_code, bytes(body))
+
+    async def find(self, path: str) -> Page | None:
+        """The page, None where it cannot be read."""
+        try:
+            return await self.get(path)
+        except NoPage:
+            return None
+
+
+def _root(error: BaseException) -> BaseException:
+    """What the HTTP client's exceptions were raised from: it names the real cause."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):  # a name with several addresses
+            error = error.exceptions[0]
+        elif (below := error.__cause__ or error.__context__) is not None:
+            error = below
+        else:
+            return error

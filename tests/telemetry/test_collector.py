@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
+from gateway.telemetry.families import FAMILIES, Family
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sources import Sources
+from gateway.types import Outcome, WorkClass
+from tests.telemetry.records import BACKEND, SERVED, refused, routed
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+@dataclass
+class FakeBackend:
+    id: str
+    state: str
+
+
+@dataclass
+class FakeClassLoad:
+    in_flight: int
+
+
+@dataclass
+class FakeLoad:
+    id: str
+    prefill: int = 0
+    decode: int = 0
+
+    def of(self, work_class: WorkClass, /) -> FakeClassLoad:
+        return FakeClassLoad(self.prefill if work_class is WorkClass.PREFILL else self.decode)
+
+
+@dataclass
+class FakePool:
+    model: str
+    waiting: int = 0
+
+    def depth(self, work_class: WorkClass, /) -> int:
+        return self.waiting if work_class is WorkClass.DECODE else 0
+
+    def oldest_wait(self, work_class: WorkClass, /) -> float:
+        return self.depth(work_class) * 0.5
+
+
+@dataclass
+class FakeHolding:
+    blocks: int = 7
+    tokens: float = 448.0
+
+
+@dataclass
+class FakeIndex:
+    nodes: int = 3
+    evicted_blocks: int = 5
+    bookings: int = 2
+    backends: dict[str, FakeHolding] = field(default_factory=lambda: {BACKEND: FakeHolding()})
+
+
+class Site:
+    """A page over fakes of all other parts."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics({SERVED}.__contains__)
+        self.metrics.add_backend(BACKEND)
+        self.backends = [FakeBackend(BACKEND, "healthy")]
+        self.loads = [FakeLoad(BACKEND, prefill=1, decode=4)]
+        self.pools = [FakePool(SERVED, waiting=6), FakePool("")]
+        self.index = FakeIndex()
+        sources = Sources(
+            version="1.2.3",
+            policy=lambda: "prefix_affinity",
+            backends=self.backends,
+            loads=self.loads,
+            pools=self.pools,
+            index=lambda: self.index,
+        )
+        self.page = MetricsPage(self.metrics, sources)
+
+    def families(self) -> dict[str, Metric]:
+        text = self.page.read().render().decode()
+        return {family.name: family for family in text_string_to_metric_families(text)}
+
+    def value(self, name: str, **labels: str) -> float:
+        [found] = [
+            sample.value
+            for family in self.families().values()
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        return found
+
+
+def busy_site() -> Site:
+    """Every metric has at least one sample."""
+    site = Site()
+    for record in (
+        routed(reported_prompt_tokens=900, reported_cached_tokens=700),
+        routed(keyed=False, outcome=Outcome.CANCELLED, disconnect_phase="answer"),
+        refused(),
+    ):
+        site.metrics.observe(record)
+    site.metrics.upstream_error(BACKEND, "reset")
+    return site
+
+
+def test_the_page_has_exactly_the_declared_families_with_their_labels() -> None:
+    page = busy_site().families()
+    ours = {name: family for name, family in page.items() if name.startswith("prefixgate_")}
+    assert ours.keys() == {family.name.removesuffix("_total") for family in FAMILIES}
+    for family in FAMILIES:
+        shown = ours[family.name.removesuffix("_total")]
+        assert shown.type == family.kind
+        assert shown.documentation == family.help
+        assert shown.samples, family.name
+        for sample in shown.samples:
+            assert sample.labels.keys() - {"le"} == set(family.labels), sample
+
+
+def test_process_and_garbage_collector_are_on_the_page() -> None:
+    gc.collect()
+    page = Site().families()
+    assert "process_resident_memory_bytes" in page
+    assert "python_gc_collections" in page
+
+
+def test_the_content_type_is_that_of_the_text_format() -> None:
+    assert CONTENT_TYPE.startswith("text/plain; version=0.0.4")
+    assert Site().page.read().render().startswith(b"# HELP ")
+
+
+def test_counters_reach_the_page() -> None:
+    site = busy_site()
+    ok = {"model": SERVED, "dialect": "openai_chat", "outcome": "ok"}
+    assert site.value("prefixgate_requests_total", **ok) == 1
+    site.metrics.observe(routed())
+    assert site.value("prefixgate_requests_total", **ok) == 2
+    assert site.value("prefixgate_matched_tokens_total", model=SERVED) == 2400
+    assert site.value("prefixgate_decisions_total", reason="prefix") == 3
+    assert site.value("prefixgate_decisions_total", reason="spill") == 0
+    refusal = {"class": "prefill", "reason": "queue_full"}
+    assert site.value("prefixgate_queue_refusals_total", **refusal) == 1
+
+
+def test_histograms_reach_the_page() -> None:
+    site = busy_site()
+    decode = {"class": "decode"}
+    assert site.value("prefixgate_ttft_seconds_count", **decode) == 2
+    assert site.value("prefixgate_ttft_seconds_sum", **decode) == pytest.approx(0.24)
+    assert site.value("prefixgate_ttft_seconds_bucket", le="0.1", **decode) == 0
+    assert site.value("prefixgate_ttft_seconds_bucket", le="0.15", **decode) == 2
+    assert site.value("prefixgate_ttft_seconds_bucket", le="+Inf", **decode) == 2
+
+
+def test_the_state_of_other_parts_is_read_at_each_scrape() -> None:
+    site = Site()
+    assert site.value("prefixgate_in_flight", backend=BACKEND, **{"class": "decode"}) == 4
+    assert site.value("prefixgate_queue_depth", model=SERVED, **{"class": "decode"}) == 6
+    assert site.value("prefixgate_queue_depth", model="none", **{"class": "decode"}) == 0
+    assert site.value("prefixgate_backend_up", backend=BACKEND) == 1
+    assert site.value("prefixgate_index_tokens", backend=BACKEND) == 448
+    assert site.value("prefixgate_policy_info", policy="prefix_affinity") == 1
+    # X03: gauges go back to zero without any further request
+    site.loads[0].decode = 0
+    site.pools[0].waiting = 0
+    site.backends[0].state = "ejected"
+    site.index = FakeIndex(nodes=1, backends={})
+    assert site.value("prefixgate_in_flight", backend=BACKEND, **{"class": "decode"}) == 0
+    assert site.value("prefixgate_queue_depth", model=SERVED, **{"class": "decode"}) == 0
+    assert site.value("prefixgate_backend_up", backend=BACKEND) == 0
+    assert site.value("prefixgate_backend_state", backend=BACKEND, state="ejected") == 1
+    assert site.value("prefixgate_index_nodes") == 1
+    assert not site.families()["prefixgate_index_blocks"].samples
+
+
+def test_X01_a_flood_of_invented_models_adds_a_constant() -> None:
+    site = busy_site()
+    site.metrics.observe(refused(model="first"))
+    before = len(site.page.read().render())
+    for number in range(2000):
+        site.metrics.observe(refused(model=f"m{number}" * 1000))
+    assert len(site.page.read().render()) - before < 500
+
+
+def test_two_gateways_can_live_in_one_process() -> None:
+    one, two = busy_site(), Site()
+    assert one.value("prefixgate_decisions_total", reason="prefix") == 2
+    assert two.value("prefixgate_decisions_total", reason="prefix") == 0
+
+
+def test_a_snapshot_is_of_one_moment() -> None:
+    site = Site()
+    snapshot = site.page.read()
+    text = snapshot.render()
+    site.metrics.observe(routed())
+    site.metrics.redials += 1
+    assert snapshot.render() == text != site.page.read().render()
+
+
+# docs/metrics.md
+
+
+def documented() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for line in DOCS.read_text(encoding="utf-8").splitlines():
+        row = re.match(r"\| `(prefixgate_\w+)` \| (\w+) \|([^|]*)\| \S.* \|$", line)
+        if row:
+            yield row[1], row[2], tuple(re.findall(r"`(\w+)`", row[3]))
+
+
+def test_the_documented_metrics_are_the_declared_ones() -> None:
+    def row(family: Family) -> tuple[str, str, tuple[str, ...]]:
+        return family.name, family.kind, family.labels
+
+    assert list(documented()) == [row(family) for family in FAMILIES]
+
+
+def test_no_page_speaks_of_a_metric_that_does_not_exist() -> None:
+    names = {family.name for family in FAMILIES}
+    spoken_of = set(re.findall(r"\bprefixgate_\w*[a-z]\b", DOCS.read_text(encoding="utf-8")))
+    assert spoken_of == names
