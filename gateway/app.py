@@ -17,12 +17,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
 
 from gateway import __version__
-from gateway.admin.api import admin_app
 from gateway.config import ConfigError, Settings
-from gateway.control import GatewayControl
 from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
@@ -104,9 +101,8 @@ class Gateway:
 
     def _control_plane(self) -> Starlette:
         ops = Ops(self.fleet, self.page, lambda: self.stopping)
-        admin = admin_app(GatewayControl(self), self.settings.admin)
         return Starlette(
-            routes=[*ops.routes(), Mount("/admin", admin)],
+            routes=[*ops.routes()],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: _http_error},
         )

@@ -26,6 +26,7 @@ _SETTLE = 0.15
 _CHUNK_GAP_US = 10_000
 _WARM_SIZE = 32 * 1024
 _WARM_CONNECTIONS = 16
+_WARM_LIMIT_MS = 300_000
 _MAX_BODIES = 16_384
 """As many as the load generator reads."""
 
@@ -147,10 +148,17 @@ class Bench:
         try:
             self._wait_ready(service, port)
             if self._warm:
-                self._send(port, self._warm_bodies, _WARM_CONNECTIONS, 600_000, 0, self._warm)
+                self._fill(service, port)
             return [self._measure(service, port, scenario) for scenario in scenarios]
         finally:
             self._processes.stop(service)
+
+    def _fill(self, service: Service, port: int) -> None:
+        load = self._send(
+            port, self._warm_bodies, _WARM_CONNECTIONS, _WARM_LIMIT_MS, 0, requests=self._warm
+        )
+        if load.done != self._warm or load.bad:
+            raise ProcessError(f"{service.name} did not take all {self._warm} warm bodies: {load}")
 
     def _measure(self, service: Service, port: int, name: str) -> Reading:
         scenario = SCENARIOS[name]
