@@ -17,9 +17,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Mount
 
 from gateway import __version__
+from gateway.admin.api import admin_app
 from gateway.config import ConfigError, Settings
+from gateway.control import GatewayControl
 from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
@@ -30,6 +33,7 @@ from gateway.http.ops import Ops, is_control_path, refusal
 from gateway.http.proxy import Proxy
 from gateway.http.server import GatewayProtocol
 from gateway.prefix.blocks import BlockScale
+from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pools import ANY_MODEL, Pools
@@ -65,12 +69,14 @@ class Gateway:
         self.clock = clock
         self.stopping = False
         self.scale = BlockScale()
+        self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
         self.fleet = Fleet(settings.health, clock)
         policy = build(settings.policy.name, settings.policy.params)
         self.pools = Pools(policy, settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
         self.loads: dict[str, BackendLoad] = {}
+        self._models: dict[str, frozenset[str]] = {}
         self.metrics = Metrics(self.fleet.knows)
         self.page = MetricsPage(self.metrics, self._sources())
         self.access = None if settings.log.access is None else _access_log(settings.log.access)
@@ -81,6 +87,7 @@ class Gateway:
             pools=self.pools,
             index=self.index,
             scale=self.scale,
+            generations=self.generations,
             observe=self._observe,
             metrics=self.metrics,
             clock=clock,
@@ -101,8 +108,9 @@ class Gateway:
 
     def _control_plane(self) -> Starlette:
         ops = Ops(self.fleet, self.page, lambda: self.stopping)
+        admin = admin_app(GatewayControl(self), self.settings.admin)
         return Starlette(
-            routes=[*ops.routes()],
+            routes=[*ops.routes(), Mount("/admin", admin)],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: _http_error},
         )
@@ -161,18 +169,17 @@ class Gateway:
     def _backend_changed(self, backend: Backend) -> None:
         """Keep connections, ledger, index, counters and pools in step with one backend."""
         id = backend.id
+        self.metrics.backend_changed(id, backend.state)
         if backend.state is BackendState.REMOVED:
             self.upstreams.pop(id).close()
             self.index.remove_backend(id)
-            self.metrics.remove_backend(id)
         else:
             if id not in self.upstreams:
                 self._backend_added(backend)
             capacity = self._capacity(backend)
             self.loads[id].capacity_tokens = capacity
             self.index.set_capacity(id, capacity)
-            if backend.state is BackendState.EJECTED:
-                self.metrics.ejection(id)
+        self._forget_unloaded(backend)
         # A ledger outlives its backend while leases are out: if the backend comes back before
         # they end, its limits still count them.
         for gone in [id for id in self.loads if id not in self.upstreams]:
@@ -185,6 +192,17 @@ class Gateway:
                     serving.setdefault(model, []).append(self.loads[other.id])
         self.pools.update(serving)
 
+    def _forget_unloaded(self, backend: Backend) -> None:
+        """A model that a backend no longer lists may come back with other weights."""
+        before = self._models.get(backend.id, frozenset())
+        models = frozenset(backend.models)
+        for model in before - models:
+            self.generations.raise_for(model)
+        if backend.state is BackendState.REMOVED:
+            self._models.pop(backend.id, None)
+        else:
+            self._models[backend.id] = models
+
     def _backend_added(self, backend: Backend) -> None:
         address = backend.address
         tls = ssl.create_default_context() if address.scheme == "https" else None
@@ -193,7 +211,6 @@ class Gateway:
         )
         self.loads.setdefault(backend.id, BackendLoad(backend.id))
         self.index.add_backend(backend.id, self._capacity(backend))
-        self.metrics.add_backend(backend.id)
 
     def _capacity(self, backend: Backend) -> float:
         return float(backend.capacity_tokens or self.settings.index.capacity_tokens)

@@ -75,10 +75,12 @@ class Prober:
             await self._client.aclose()
             self._client = None
 
-    async def settle(self) -> None:
-        """Wait until no probe is under way."""
-        while self._running:
-            await asyncio.wait(self._running.values())
+    async def settle(self, *backends: Backend) -> None:
+        """Wait until no probe of these backends, or of any if none is named, is under way."""
+        while running := [
+            task for backend, task in self._running.items() if not backends or backend in backends
+        ]:
+            await asyncio.wait(running)
 
     async def _go_round(self) -> None:
         while True:

@@ -64,8 +64,13 @@ class UpstreamFailure(Exception):
 class Sink(Protocol):
     """Where an exchange's answer goes. Called from the event loop; must not block."""
 
-    def on_head(self, status: int, headers: Headers) -> None:
-        """Header names are lower case. Informational (1xx) answers are not passed on."""
+    def on_head(self, status: int, headers: Headers, first: bytes) -> None:
+        """The final answer's head; informational (1xx) answers are not passed on.
+
+        Args:
+            headers: names in lower case.
+            first: what came of the body in the same read, so that both can go on together.
+        """
 
     def on_body(self, data: bytes) -> None: ...
     def on_end(self, *, framed: bool) -> None:
@@ -81,6 +86,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_head",
         "_head_bytes",
         "_head_only",
         "_headers",
@@ -105,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._parser = new_parser(self)
         self._sink: Sink | None = None
         self._headers: Headers = []
+        self._head: tuple[int, Headers] | None = None
         self._pieces: list[bytes] = []
         self._complete = False
         self._until_close = False
@@ -130,6 +137,7 @@ class Connection(asyncio.Protocol):
         self._sink = sink
         self._complete = self._until_close = self.got_bytes = self.head_seen = False
         self._head_only = head_only
+        self._head = None
         self._head_bytes = 0
         self.quiet = 0.0
         self._upstream.busy.add(self)
@@ -184,16 +192,9 @@ class Connection(asyncio.Protocol):
             self._deliver()
             self._fail(FailureKind.PROTOCOL)
             return
-        pieces = self._pieces
-        if self._complete:
-            self._deliver()
-            if self._sink is sink:
-                self._finish(keep=self._reusable())
-        elif len(pieces) == 1:
-            self._pieces = []
-            sink.on_body(pieces[0])
-        elif pieces:
-            self._deliver()
+        self._deliver()
+        if self._complete and self._sink is sink:
+            self._finish(keep=self._reusable())
 
     def eof_received(self) -> None:
         return None  # close the transport; connection_lost says what it means
@@ -236,8 +237,7 @@ class Connection(asyncio.Protocol):
                     framed = True
                     break
         self._until_close = not framed
-        if self._sink is not None:
-            self._sink.on_head(status, headers)
+        self._head = (status, headers)
         if self._head_only:
             self._complete = True
 
@@ -254,10 +254,21 @@ class Connection(asyncio.Protocol):
     # ends
 
     def _deliver(self) -> None:
-        pieces = self._pieces
-        if pieces and self._sink is not None:
+        """Give the sink what one read has brought."""
+        sink, pieces = self._sink, self._pieces
+        if sink is None:
+            return
+        if not pieces:
+            data = b""
+        else:
             self._pieces = []
-            self._sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        head = self._head
+        if head is not None:
+            self._head = None
+            sink.on_head(head[0], head[1], data)
+        elif data:
+            sink.on_body(data)
 
     def _reusable(self) -> bool:
         return (

@@ -50,8 +50,8 @@ class Client(Protocol):
     on_gone: Callable[[], None] | None
     source: Source | None
 
-    def start(self, status: int, headers: Headers, length: int | None) -> None:
-        """Write the head.
+    def start(self, status: int, headers: Headers, length: int | None, body: bytes = b"") -> None:
+        """Write the head, and the beginning of the body in the same breath.
 
         Args:
             headers: without framing and connection headers.
@@ -127,7 +127,7 @@ class DirectClient:
     def started(self, value: bool) -> None:
         self._cycle.response_started = value
 
-    def start(self, status: int, headers: Headers, length: int | None) -> None:
+    def start(self, status: int, headers: Headers, length: int | None, body: bytes = b"") -> None:
         cycle = self._cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
@@ -150,16 +150,20 @@ class DirectClient:
         if not cycle.keep_alive:
             parts.append(b"connection: close\r\n")
         parts.append(b"\r\n")
+        if body:
+            parts.append(self._framed(body))
         self._transport.write(b"".join(parts))
 
     def write(self, data: bytes) -> None:
+        self._transport.write(self._framed(data))
+
+    def _framed(self, data: bytes) -> bytes:
         if self._chunked:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-            return
+            return b"%x\r\n%b\r\n" % (len(data), data)
         if self._left is not None:
             data = data[: self._left]  # never more than the head promised
             self._left -= len(data)
-        self._transport.write(data)
+        return data
 
     def end(self) -> None:
         if self._left:
@@ -256,7 +260,7 @@ class AsgiClient:
             if self.on_gone is not None:
                 self.on_gone()
 
-    def start(self, status: int, headers: Headers, length: int | None) -> None:
+    def start(self, status: int, headers: Headers, length: int | None, body: bytes = b"") -> None:
         self.started = True
         if length is not None:
             headers = [*headers, (b"content-length", b"%d" % length)]
@@ -264,6 +268,8 @@ class AsgiClient:
             headers = [*headers, (b"connection", b"close")]
         self._put({"type": "http.response.start", "status": status, "headers": headers})
         self._pump = asyncio.get_running_loop().create_task(self._run())
+        if body:
+            self.write(body)
 
     def write(self, data: bytes) -> None:
         self._buffered += len(data)

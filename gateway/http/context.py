@@ -13,7 +13,7 @@ from gateway.prefix.holder import Booking
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.ticket import Refusal
 from gateway.telemetry.record import RequestRecord
-from gateway.types import NO_MATCH, Chain, Match, Prompt
+from policies.base import RouteRequest
 
 
 @dataclass(slots=True)
@@ -23,8 +23,8 @@ class RequestContext:
     Attributes, in the order in which they are filled:
         scope, client, dialect, record: from the start.
         phase: where the request is now: body, queue, connect, answer; for people and metrics.
-        headers, body, prompt: ingress.
-        chain, match: the prompt's blocks, and which backend holds how many.
+        headers, body: ingress.
+        request: what routing looks at: sizes, class, the prompt's blocks and who holds them.
         lease: admission.
         booking: what the index was told in advance; None without a prompt key.
         relay: dispatch.
@@ -37,9 +37,7 @@ class RequestContext:
     phase: str = "body"
     headers: RequestHeaders | None = None
     body: bytes = b""
-    prompt: Prompt | None = None
-    chain: Chain = b""
-    match: Match = NO_MATCH
+    request: RouteRequest | None = None
     lease: Lease | None = None
     booking: Booking | None = None
     relay: Relay | None = None

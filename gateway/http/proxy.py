@@ -23,6 +23,7 @@ from gateway.fleet.upstream import FailureKind, Upstream, UpstreamFailure
 from gateway.http.body import read_body
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
 from gateway.http.context import RequestContext
+from gateway.http.dialects.base import Dialect
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import (
     InternalFailure,
@@ -31,9 +32,10 @@ from gateway.http.errors import (
     UnknownModel,
     UpstreamBroke,
 )
-from gateway.http.headers import Headers, read_request
+from gateway.http.headers import Headers, RequestHeaders, read_request
 from gateway.http.relay import Relay
-from gateway.prefix.blocks import BlockScale
+from gateway.prefix.blocks import KEY_BYTES_PER_TOKEN, BlockScale
+from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.classify import classify
 from gateway.scheduling.lease import Lease
@@ -42,14 +44,13 @@ from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.scheduling.ticket import RefusalReason, Refused, Ticket
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
-from gateway.types import Clock, Outcome
+from gateway.types import NO_MATCH, Clock, Outcome, Prompt
 from policies.base import RouteRequest
 
 logger = logging.getLogger("prefixgate.proxy")
 
 TYPICAL_OUTPUT = 300
 """Output tokens expected of a request that says nothing about it."""
-KEY_BYTES_PER_TOKEN = 4
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
@@ -68,6 +69,7 @@ class Proxy:
         pools: Pools,
         index: PrefixIndex,
         scale: BlockScale,
+        generations: Generations,
         metrics: Metrics,
         observe: Callable[[RequestRecord], None],
         clock: Clock,
@@ -78,6 +80,7 @@ class Proxy:
         self._pools = pools
         self._index = index
         self._scale = scale
+        self._generations = generations
         self._metrics = metrics
         self._observe = observe
         self._clock = clock
@@ -124,20 +127,51 @@ class Proxy:
             context.client, context.scope["headers"], receive, self._settings.server
         )
         context.client.watch()
-        prompt = context.prompt = context.dialect.parse(
-            body, headers.content_type.decode("latin-1")
-        )
+        prompt, request = self.understand(context.dialect, headers, body)
+        context.request = request
         record.model = prompt.model
         record.stream = prompt.stream
-        pool = self._pool(prompt.model)
-        if prompt.key:
-            record.keyed = True
-            context.chain = self._scale.chain(prompt.namespace, prompt.key)
-            context.match = self._index.match(context.chain)
-        lease = await self._admit(context, pool)
+        record.keyed = bool(request.chain)
+        lease = await self._admit(context, self.pool(prompt.model), request)
         await self._dispatch(context, lease)
 
-    def _pool(self, model: str) -> Pool:
+    def understand(
+        self, dialect: Dialect, headers: RequestHeaders, body: bytes
+    ) -> tuple[Prompt, RouteRequest]:
+        """What a request asks for, and the facts that class, limits and policy look at.
+
+        Raises:
+            RequestError: it cannot be read.
+        """
+        prompt = dialect.parse(body, headers.content_type.decode("latin-1"))
+        chain, match = b"", NO_MATCH
+        if prompt.key:
+            namespace = self._generations.namespace(prompt.model, prompt.namespace)
+            chain = self._scale.chain(namespace, prompt.key)
+            match = self._index.match(chain)
+        prompt_tokens = prompt.prompt_bytes // KEY_BYTES_PER_TOKEN
+        cached = max(match.tokens.values()) if match.tokens else 0.0
+        output = 0
+        if prompt.generates:
+            cap = prompt.max_output_tokens
+            output = TYPICAL_OUTPUT if cap is None or cap > TYPICAL_OUTPUT else cap
+        return prompt, RouteRequest(
+            prompt.model,
+            chain,
+            prompt_tokens,
+            output,
+            match,
+            headers.session.decode("latin-1") or None,
+            classify(prompt_tokens - cached, self._threshold),
+            self._clock(),
+        )
+
+    def pool(self, model: str) -> Pool:
+        """The pool that serves a model.
+
+        Raises:
+            RequestError: there is none, now or at all.
+        """
         pool = self._pools.get(model)
         if pool is not None:
             return pool
@@ -149,37 +183,12 @@ class Proxy:
 
     # admission
 
-    def request_for(self, context: RequestContext) -> RouteRequest:
-        """The facts that class, limits and policy look at."""
-        prompt, headers = context.prompt, context.headers
-        assert prompt is not None
-        assert headers is not None
-        match = context.match
-        prompt_tokens = prompt.prompt_bytes // KEY_BYTES_PER_TOKEN
-        matched = max(match.tokens.values()) if match.tokens else 0.0
-        output = 0
-        if prompt.generates:
-            cap = prompt.max_output_tokens
-            output = TYPICAL_OUTPUT if cap is None or cap > TYPICAL_OUTPUT else cap
-        return RouteRequest(
-            prompt.model,
-            context.chain,
-            prompt_tokens,
-            output,
-            match,
-            headers.session.decode("latin-1") or None,
-            classify(prompt_tokens - matched, self._threshold),
-            self._clock(),
-        )
-
-    async def _admit(self, context: RequestContext, pool: Pool) -> Lease:
+    async def _admit(self, context: RequestContext, pool: Pool, request: RouteRequest) -> Lease:
         context.phase = "queue"
-        ticket = Ticket(
-            self.request_for(context), context.granted, context.refused, self._index.match
-        )
         record = context.record
-        record.prompt_tokens = ticket.request.prompt_tokens
-        record.work_class = ticket.request.work_class
+        record.prompt_tokens = request.prompt_tokens
+        record.work_class = request.work_class
+        ticket = Ticket(request, context.granted, context.refused, self._index.match)
         try:
             lease = pool.submit(ticket)
             if lease is None:
@@ -223,8 +232,9 @@ class Proxy:
         except UnknownBackend:  # removed between the grant and now
             raise _no_backend("The chosen backend was removed.") from None
         upstream = self._upstreams[backend.id]
-        if context.chain:
-            context.booking = self._index.book(backend.id, context.chain)
+        request = context.request
+        if request is not None and request.chain:
+            context.booking = self._index.book(backend.id, request.chain)
         headers = context.headers
         assert headers is not None
 

@@ -126,24 +126,29 @@ class Relay:
 
     # Sink
 
-    def on_head(self, status: int, headers: Headers) -> None:
+    def on_head(self, status: int, headers: Headers, first: bytes) -> None:
         self.status = status
         head = self._head = read_response(headers)
         ok = 200 <= status < 300
-        content_type = head.content_type
-        if content_type.startswith(b"text/event-stream"):
+        if head.content_type.startswith(b"text/event-stream"):
             self._begin_stream(head, ok)
+            data = self._read(first) if first else b""
+            if self.failure is None:
+                self._start(None, data)
             return
         if ok:
             self._on_accepted()
         length = head.length
         small = (
-            content_type.startswith(b"application/json") if length is None else length <= HOLD_BYTES
+            head.content_type.startswith(b"application/json")
+            if length is None
+            else length <= HOLD_BYTES
         )
         if small:
-            self._held = []
+            self._held = [first]
+            self._held_bytes = len(first)
         else:
-            self._start(length)
+            self._start(length, first)
 
     def _begin_stream(self, head: ResponseHeaders, ok: bool) -> None:
         if not head.cache_control:
@@ -157,30 +162,28 @@ class Relay:
                 head.forward = [pair for pair in head.forward if pair[0] != b"content-encoding"]
         if ok:
             self.scanner = self._dialect.scanner()
-        self._start(None)
 
     def on_body(self, data: bytes) -> None:
         held = self._held
-        if held is not None:
-            held.append(data)
-            self._held_bytes += len(data)
-            if self._held_bytes > HOLD_BYTES:
-                self._release(None)
+        if held is None:
+            data = self._read(data)
+            if data:
+                self._client.write(data)
             return
-        if self._decoder is not None:
-            plain = self._decode(self._decoder, data)
-            if plain is None:
-                return
-        else:
-            plain = data
+        held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > HOLD_BYTES:
+            self._held = None
+            self._start(self._length(), b"".join(held))
+
+    def _read(self, data: bytes) -> bytes:
+        """Look at what came of the body; what is to be passed on of it."""
+        plain = data if self._decoder is None else self._decode(self._decoder, data)
         scanner = self.scanner
         if scanner is not None and scanner.feed(plain):
             self.first_at = self._clock()
             self._on_accepted()
-        if self._recode:
-            data = plain
-        if data:
-            self._client.write(data)
+        return plain if self._recode else data
 
     def on_end(self, *, framed: bool) -> None:
         self.ended_at = self._clock()
@@ -188,10 +191,11 @@ class Relay:
         scanner = self.scanner
         if self._held is not None:
             body = b"".join(self._held)
+            self._held = None
             if 200 <= self.status < 300 and b'"usage"' in body:
                 self.usage = self._dialect.usage(body)
             # HEAD: a length and no body
-            self._release(len(body) or self._length())
+            self._start(len(body) or self._length(), body)
         elif scanner is not None:
             scanner.finish()
             if not framed and not scanner.done and self._dialect.ends_with_marker:
@@ -225,32 +229,24 @@ class Relay:
             client.abort()
         self._settle()
 
-    def _decode(self, decoder: zlib._Decompress, data: bytes) -> bytes | None:
+    def _decode(self, decoder: zlib._Decompress, data: bytes) -> bytes:
         try:
             return decoder.decompress(data)
         except zlib.error:
-            if self._recode:
-                if self._carrier is not None:
-                    self._carrier.abort()
+            # What was to be decoded for the client cannot go on; what was only read along can.
+            if self._recode and self._carrier is not None:
+                self._carrier.abort()
                 self.on_failure(UpstreamFailure(FailureKind.PROTOCOL, "undecodable body"))
-                return None
-            self._decoder = self.scanner = None  # accounting only; the client may know better
+            self._decoder = self.scanner = None
             return b""
-
-    def _release(self, length: int | None) -> None:
-        """Send the head and what was held back."""
-        held, self._held = self._held, None
-        self._start(length if length is not None else self._length())
-        if held:
-            self._client.write(held[0] if len(held) == 1 else b"".join(held))
 
     def _length(self) -> int | None:
         return None if self._head is None else self._head.length
 
-    def _start(self, length: int | None) -> None:
+    def _start(self, length: int | None, body: bytes) -> None:
         head = self._head
         assert head is not None
-        self._client.start(self.status, head.forward + self._extra, length)
+        self._client.start(self.status, head.forward + self._extra, length, body)
 
     def _settle(self) -> None:
         self._client.source = None

@@ -209,6 +209,10 @@ class Pool:
         """Tickets refused so far, by reason."""
         return self._queue(work_class).refused
 
+    def candidates(self, request: RouteRequest) -> list[BackendLoad]:
+        """The backends that the policy could choose among now."""
+        return with_room(self._backends, self._queue(request.work_class).limits, request)
+
     def snapshot(self) -> PoolSnapshot:
         now = self._clock()
         return PoolSnapshot(

@@ -82,15 +82,17 @@ class BackendSeries:
     Attributes:
         routed: requests sent there, by class.
         errors: failed exchanges, by kind.
-        ejections: how often it was taken out for failing.
+        ejected: it is taken out for failing.
+        ejections: how often it was.
         tells_cached: dialects in which it has ever reported cached tokens.
     """
 
-    __slots__ = ("ejections", "errors", "routed", "tells_cached")
+    __slots__ = ("ejected", "ejections", "errors", "routed", "tells_cached")
 
     def __init__(self) -> None:
         self.routed = dict.fromkeys(WorkClass, 0)
         self.errors: dict[str, int] = {}
+        self.ejected = False
         self.ejections = 0
         self.tells_cached: set[str] = set()
 
@@ -143,15 +145,26 @@ class Metrics:
 
     # the fleet's backends
 
-    def add_backend(self, id: str) -> None:
-        """Count for this backend from now on. Nothing happens when it is known."""
-        self.backends.setdefault(id, BackendSeries())
+    def backend_changed(self, id: str, state: str) -> None:
+        """Hear of a backend and of every change of it, at the latest before requests go there.
 
-    def remove_backend(self, id: str) -> None:
-        """Forget what was counted for a backend; what is still under way there becomes `OTHER`.
+        Ejections are counted; what was counted for a backend goes when it is removed, and what is
+        still under way there becomes `OTHER`.
 
-        To be called when the fleet has let go of it.
+        Args:
+            state: the one it is in now; the same one may be told again.
         """
+        if state == "removed":
+            self._forget(id)
+            return
+        series = self.backends.get(id)
+        if series is None:
+            series = self.backends[id] = BackendSeries()
+        if state == "ejected" and not series.ejected:
+            series.ejections += 1
+        series.ejected = state == "ejected"
+
+    def _forget(self, id: str) -> None:
         self.backends.pop(id, None)
         if len(self.models) >= MAX_MODELS:
             # Room for those that come, which is wanted where adapters come and go.
@@ -161,9 +174,6 @@ class Metrics:
     def upstream_error(self, backend: str, kind: str) -> None:
         errors = self._backend(backend).errors
         errors[kind] = errors.get(kind, 0) + 1
-
-    def ejection(self, backend: str) -> None:
-        self._backend(backend).ejections += 1
 
     # requests
 

@@ -17,7 +17,9 @@ def ok(body: Any) -> tuple[int, bytes]:
 
 
 def model_list(*models: str, owner: str, length: int | None = None) -> tuple[int, bytes]:
-    cards = [{"id": model, "object": "model", "owned_by": owner} for model in models]
+    cards: list[dict[str, object]] = [
+        {"id": model, "object": "model", "owned_by": owner} for model in models
+    ]
     if length is not None:
         cards = [card | {"max_model_len": length} for card in cards]
     return ok({"object": "list", "data": cards})
@@ -97,6 +99,7 @@ class FakeEngine:
     hanging: paths that get no answer.
     trickling: paths whose answer goes on for ever, a byte at a time.
     asked: paths in the order in which they were asked for.
+    caught: set when a request for a hanging path has come.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -104,6 +107,7 @@ class FakeEngine:
         self.hanging: set[str] = set()
         self.trickling: set[str] = set()
         self.asked: list[str] = []
+        self.caught = asyncio.Event()
         self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,6 +138,7 @@ class FakeEngine:
             path = head.split(b" ", 2)[1].decode()
             self.asked.append(path)
             if path in self.hanging:
+                self.caught.set()
                 await asyncio.Event().wait()
             status, body = self.pages.get(path, (404, b'{"detail":"Not Found"}'))
             if path in self.trickling:

@@ -38,8 +38,8 @@ class Recorder:
         self.framed: bool | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def on_head(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, headers
+    def on_head(self, status: int, headers: Headers, first: bytes) -> None:
+        self.status, self.headers, self.body = status, headers, first
 
     def on_body(self, data: bytes) -> None:
         self.body += data

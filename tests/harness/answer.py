@@ -153,7 +153,9 @@ class AnswerWriter:
         if self._how.cut_inside is Inside.EVENT:
             return self._frame(event[:half])
         if self._how.cut_inside is Inside.CHUNK:
-            return self._frame(event)[: half + len(b"%x\r\n" % len(event))]
+            self._request.answer += event[:half]
+            opening = b"%x\r\n" % len(event) if self._chunked else b""
+            return opening + event[:half]
         return b""
 
     @property

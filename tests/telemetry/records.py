@@ -16,7 +16,7 @@ def routed(**changes: Any) -> RequestRecord:
     """A streamed request that was routed and went well."""
     record = RequestRecord(
         id="r-1",
-        dialect="openai_chat",
+        dialect="openai-chat",
         arrived=100.0,
         arrived_unix=1_800_000_000.25,
         model=SERVED,
@@ -43,7 +43,7 @@ def refused(**changes: Any) -> RequestRecord:
     """A request that found its queue full."""
     record = RequestRecord(
         id="r-2",
-        dialect="openai_chat",
+        dialect="openai-chat",
         model=SERVED,
         keyed=True,
         work_class=WorkClass.PREFILL,

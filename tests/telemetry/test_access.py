@@ -29,7 +29,7 @@ def test_a_routed_request_becomes_one_line(tmp_path: Path) -> None:
             "time": 1_800_000_000.25,
             "id": "r-1",
             "model": "served",
-            "dialect": "openai_chat",
+            "dialect": "openai-chat",
             "stream": True,
             "status": 200,
             "outcome": "ok",

@@ -72,7 +72,7 @@ class Site:
 
     def __init__(self) -> None:
         self.metrics = Metrics({SERVED}.__contains__)
-        self.metrics.add_backend(BACKEND)
+        self.metrics.backend_changed(BACKEND, "healthy")
         self.backends = [FakeBackend(BACKEND, "healthy")]
         self.loads = [FakeLoad(BACKEND, prefill=1, decode=4)]
         self.pools = [FakePool(SERVED, waiting=6), FakePool("")]
@@ -141,7 +141,7 @@ def test_the_content_type_is_that_of_the_text_format() -> None:
 
 def test_counters_reach_the_page() -> None:
     site = busy_site()
-    ok = {"model": SERVED, "dialect": "openai_chat", "outcome": "ok"}
+    ok = {"model": SERVED, "dialect": "openai-chat", "outcome": "ok"}
     assert site.value("prefixgate_requests_total", **ok) == 1
     site.metrics.observe(routed())
     assert site.value("prefixgate_requests_total", **ok) == 2

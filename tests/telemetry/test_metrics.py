@@ -12,7 +12,7 @@ from tests.telemetry.records import BACKEND, SERVED, refused, routed
 
 def metrics_of(records: Iterable[RequestRecord]) -> Metrics:
     metrics = Metrics({SERVED}.__contains__)
-    metrics.add_backend(BACKEND)
+    metrics.backend_changed(BACKEND, "healthy")
     for record in records:
         metrics.observe(record)
     return metrics
@@ -56,7 +56,7 @@ def test_a_refused_request_is_no_routed_one() -> None:
 
 
 def test_a_request_that_was_never_classified_has_an_outcome_only() -> None:
-    record = RequestRecord("r", "openai_chat", outcome=Outcome.CLIENT_ERROR, status=400)
+    record = RequestRecord("r", "openai-chat", outcome=Outcome.CLIENT_ERROR, status=400)
     metrics = metrics_of([record])
     assert requests(metrics, UNNAMED) == {Outcome.CLIENT_ERROR: 1}
     assert all(series.request.count == 0 for series in metrics.classes.values())
@@ -75,7 +75,7 @@ def test_an_answer_of_one_token_has_no_time_per_token() -> None:
 
 
 def test_a_request_without_a_key_is_counted_as_such() -> None:
-    assert metrics_of([routed(keyed=False)]).unkeyed == {"openai_chat": 1}
+    assert metrics_of([routed(keyed=False)]).unkeyed == {"openai-chat": 1}
 
 
 def test_a_disconnect_is_counted_by_phase() -> None:
@@ -132,7 +132,7 @@ def test_engines_that_never_tell_cached_tokens_are_not_compared() -> None:
 def test_a_count_left_out_is_zero_where_the_backend_is_known_to_tell() -> None:
     told = routed(reported_prompt_tokens=1000, reported_cached_tokens=800)
     silent = routed(reported_prompt_tokens=1000)
-    elsewhere = routed(reported_prompt_tokens=1000, dialect="openai_embeddings")
+    elsewhere = routed(reported_prompt_tokens=1000, dialect="openai-embeddings")
     metrics = metrics_of([told, silent, elsewhere])
     model = metrics.models[SERVED]
     assert model.reported_prompt_tokens == 3000
@@ -169,7 +169,7 @@ def test_served_models_are_bounded_too() -> None:
     served.add("new")
     metrics.observe(refused(model="new"))
     assert metrics.models.keys() - {OTHER} == {f"adapter-{n}" for n in range(MAX_MODELS)}
-    metrics.remove_backend(BACKEND)
+    metrics.backend_changed(BACKEND, "removed")
     metrics.observe(refused(model="new"))
     assert "new" in metrics.models
     assert len(metrics.models) <= 2
@@ -177,17 +177,28 @@ def test_served_models_are_bounded_too() -> None:
 
 def test_a_removed_backend_takes_its_series_along() -> None:
     metrics = metrics_of([routed()])
-    metrics.remove_backend(BACKEND)
+    metrics.backend_changed(BACKEND, "removed")
     assert metrics.backends == {}
     metrics.observe(routed())
     metrics.upstream_error(BACKEND, "reset")
-    metrics.ejection(BACKEND)
     assert metrics.backends.keys() == {OTHER}
     other = metrics.backends[OTHER]
-    assert (other.routed[WorkClass.DECODE], other.errors, other.ejections) == (1, {"reset": 1}, 1)
+    assert other.routed[WorkClass.DECODE] == 1
+    assert other.errors == {"reset": 1}
 
 
-def test_adding_a_backend_again_keeps_its_counts() -> None:
+def test_ejections_are_counted_when_they_begin() -> None:
     metrics = metrics_of([routed()])
-    metrics.add_backend(BACKEND)
-    assert metrics.backends[BACKEND].routed[WorkClass.DECODE] == 1
+    for state in ("ejected", "ejected", "healthy", "draining", "healthy", "ejected"):
+        metrics.backend_changed(BACKEND, state)
+    backend = metrics.backends[BACKEND]
+    assert backend.ejections == 2
+    assert backend.routed[WorkClass.DECODE] == 1
+
+
+def test_a_backend_that_only_failed_so_far_is_counted_from_its_first_day() -> None:
+    metrics = metrics_of([])
+    metrics.backend_changed("b2", "starting")
+    metrics.upstream_error("b2", "connect")
+    metrics.upstream_error("b2", "connect")
+    assert metrics.backends["b2"].errors == {"connect": 2}

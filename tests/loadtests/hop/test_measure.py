@@ -78,10 +78,8 @@ def test_warm_bodies_go_through_the_proxy(
     sent: list[tuple[str, Load]] = []
     send = harness.Bench._send
 
-    def spy(
-        self: harness.Bench, port: int, bodies: Path, *rest: int, requests: int | None = None
-    ) -> Load:
-        load = send(self, port, bodies, *rest, requests=requests)
+    def spy(self: harness.Bench, port: int, bodies: Path, *rest: int, **named: int) -> Load:
+        load = send(self, port, bodies, *rest, **named)
         sent.append((bodies.name, load))
         return load
 

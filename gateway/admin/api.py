@@ -1,0 +1,80 @@
+"""The admin API as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.admin.auth import Auth
+from gateway.admin.control import Control
+from gateway.admin.errors import HANDLERS
+from gateway.admin.openapi import Operation
+from gateway.admin.operations import AdminApi
+from gateway.config import Admin, ConfigError, convert
+
+MAX_BODY = 64 * 1024 * 1024
+"""As large as the requests that are to be explained."""
+
+
+def admin_app(control: Control, settings: Admin) -> ASGIApp:
+    """The admin API, to be mounted at `operations.MOUNT`.
+
+    Raises:
+        ConfigError: the settings' token is empty.
+    """
+    operations = AdminApi(control).operations()
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    routes = [_route(path, methods) for path, methods in by_path.items()]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False
+    return Auth(app, settings.token)
+
+
+def _route(path: str, methods: Mapping[str, Operation]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        operation = methods["GET" if request.method == "HEAD" else request.method]
+        body = None
+        if operation.body is not None:
+            body = await _body(request, operation)
+        status, answer = operation.handler(request.path_params, body)
+        if answer is None:
+            return Response(status_code=status)
+        return Response(
+            msgspec.json.encode(answer),
+            status,
+            # States and settings are true now, not later.
+            {"cache-control": "no-store"},
+            "application/json",
+        )
+
+    return Route(path, endpoint, methods=list(methods))
+
+
+async def _body(request: Request, operation: Operation) -> Any:
+    """The body, converted and checked.
+
+    Raises:
+        ConfigError: it is not JSON, or not what the operation takes.
+    """
+    parts = bytearray()
+    async for part in request.stream():
+        parts += part
+        if len(parts) > MAX_BODY:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
+    if operation.body_optional and not parts:
+        parts += b"{}"
+    try:
+        data = msgspec.json.decode(parts)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"body: not valid JSON: {error}") from None
+    return convert(data, operation.body, "body")

@@ -1,0 +1,150 @@
+"""The admin API's OpenAPI 3.1 document, made from the operations that are served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gateway.admin.views import ErrorView
+
+Json = dict[str, Any]
+Handler = Callable[[Mapping[str, str], Any], tuple[int, Any]]
+"""Takes path parameters and the converted body; gives the status and what to answer."""
+
+API_VERSION = "1"
+
+_SCHEMA = "#/components/schemas/{name}"
+_ERRORS = {
+    400: "The body, or a value in it, is wrong.",
+    401: "The token is missing or wrong.",
+    403: "No token is configured and the client is not one of this machine's own.",
+    404: "There is no such backend.",
+    413: "The body is too large.",
+    500: "The gateway failed.",
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Operation:
+    """One method on one path.
+
+    Attributes:
+        path: below the mount point; parameters in braces.
+        answers: by status, the type of the body, None where there is none.
+        body: type of the request's body, None where it takes none.
+        body_optional: an absent body means an empty object.
+        backend: takes a backend's id, which may be unknown.
+    """
+
+    method: str
+    path: str
+    id: str
+    summary: str
+    handler: Handler
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    body: Any = None
+    body_optional: bool = False
+    backend: bool = False
+
+    @property
+    def errors(self) -> list[int]:
+        """Statuses of the errors that it may answer."""
+        statuses = {401, 403, 500}
+        if self.body is not None:
+            statuses |= {400, 413}
+        if self.backend:
+            statuses.add(404)
+        return sorted(statuses)
+
+
+def document(operations: Sequence[Operation], mount: str) -> Json:
+    """Args:
+    mount: path under which the operations' paths are found.
+    """
+    types: list[Any] = [ErrorView]
+    for operation in operations:
+        types += (kind for kind in operation.answers.values() if kind is not None)
+        if operation.body is not None:
+            types.append(operation.body)
+    schemas, components = msgspec.json.schema_components(types, ref_template=_SCHEMA)
+    # Types are not all hashable, so schemas are found by place.
+    found = iter(schemas[1:])
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        answers = {
+            status: None if kind is None else next(found)
+            for status, kind in operation.answers.items()
+        }
+        body = None if operation.body is None else next(found)
+        item = paths.setdefault(operation.path, {})
+        item[operation.method.lower()] = _operation(operation, answers, body)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "prefixgate admin API",
+            "version": API_VERSION,
+            "description": "Backends, policies and state of one gateway. Durations in seconds.",
+        },
+        "servers": [{"url": mount}],
+        "security": [{"token": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "responses": {str(status): _error(text) for status, text in _ERRORS.items()},
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "admin.token of the settings. Without one the API answers "
+                    "loopback clients only, and needs none from them.",
+                }
+            },
+        },
+    }
+
+
+def _operation(operation: Operation, answers: Mapping[int, Any], body: Any) -> Json:
+    responses: Json = {
+        str(status): {
+            "description": operation.summary,
+            **({} if schema is None else {"content": _content(schema)}),
+        }
+        for status, schema in answers.items()
+    }
+    for status in operation.errors:
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    described: Json = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "responses": responses,
+    }
+    if "{id}" in operation.path:
+        described["parameters"] = [
+            {
+                "name": "id",
+                "in": "path",
+                "required": True,
+                "description": "A backend's id.",
+                "schema": {"type": "string"},
+            }
+        ]
+    if body is not None:
+        described["requestBody"] = {
+            "required": not operation.body_optional,
+            "content": _content(body),
+        }
+    return described
+
+
+def _error(description: str) -> Json:
+    return {
+        "description": description,
+        "content": _content({"$ref": _SCHEMA.format(name=ErrorView.__name__)}),
+    }
+
+
+def _content(schema: Any) -> Json:
+    return {"application/json": {"schema": schema}}

@@ -1,0 +1,241 @@
+"""What the admin API can do: one table of operations, and what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.admin.control import Control
+from gateway.admin.openapi import Operation, document
+from gateway.admin.redaction import redacted
+from gateway.admin.views import (
+    BackendView,
+    ExplainRequest,
+    Explanation,
+    FlushRequest,
+    IndexView,
+    PolicyView,
+    PoolView,
+    RequestView,
+)
+from gateway.config import BackendConfig, PolicyConfig, Settings
+from gateway.fleet.backend import BackendPatch
+
+MOUNT = "/admin"
+
+
+class AdminApi:
+    """Every operation takes path parameters and its body, and gives a status and what to answer."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation(
+                "GET",
+                "/v1/backends",
+                "listBackends",
+                "All backends, with their state and load.",
+                self.list_backends,
+                {200: list[BackendView]},
+            ),
+            Operation(
+                "POST",
+                "/v1/backends",
+                "addBackend",
+                "Add a backend: 201 when it is new, 200 when its address was there and the two "
+                "were merged.",
+                self.add_backend,
+                {200: BackendView, 201: BackendView},
+                body=BackendConfig,
+            ),
+            Operation(
+                "GET",
+                "/v1/backends/{id}",
+                "getBackend",
+                "One backend.",
+                self.get_backend,
+                {200: BackendView},
+                backend=True,
+            ),
+            Operation(
+                "PATCH",
+                "/v1/backends/{id}",
+                "patchBackend",
+                "Change a backend's role, models or capacity.",
+                self.patch_backend,
+                {200: BackendView},
+                body=BackendPatch,
+                backend=True,
+            ),
+            Operation(
+                "DELETE",
+                "/v1/backends/{id}",
+                "removeBackend",
+                "Remove a backend. What it is working on is still answered.",
+                self.remove_backend,
+                {204: None},
+                backend=True,
+            ),
+            Operation(
+                "POST",
+                "/v1/backends/{id}/drain",
+                "drainBackend",
+                "Send nothing new to a backend: 202 while it works on something, else 200.",
+                self.drain_backend,
+                {200: BackendView, 202: BackendView},
+                backend=True,
+            ),
+            Operation(
+                "POST",
+                "/v1/backends/{id}/undrain",
+                "undrainBackend",
+                "Send to a backend again.",
+                self.undrain_backend,
+                {200: BackendView},
+                backend=True,
+            ),
+            Operation(
+                "GET",
+                "/v1/policies",
+                "listPolicies",
+                "All routing policies, with their parameters.",
+                self.list_policies,
+                {200: list[PolicyView]},
+            ),
+            Operation(
+                "GET",
+                "/v1/policy",
+                "getPolicy",
+                "The policy that decides now, with all its parameters.",
+                self.get_policy,
+                {200: PolicyConfig},
+            ),
+            Operation(
+                "PUT",
+                "/v1/policy",
+                "setPolicy",
+                "Have another policy decide. Parameters that are left out take their defaults.",
+                self.set_policy,
+                {200: PolicyConfig},
+                body=PolicyConfig,
+            ),
+            Operation(
+                "POST",
+                "/v1/explain",
+                "explain",
+                "What would be done with a request now. Nothing is sent, booked or counted.",
+                self.explain,
+                {200: Explanation},
+                body=ExplainRequest,
+            ),
+            Operation(
+                "GET",
+                "/v1/index",
+                "getIndex",
+                "The prefix index in numbers.",
+                self.get_index,
+                {200: IndexView},
+            ),
+            Operation(
+                "POST",
+                "/v1/index/flush",
+                "flushIndex",
+                "Forget what is believed to be cached.",
+                self.flush_index,
+                {200: IndexView},
+                body=FlushRequest,
+                body_optional=True,
+                backend=True,
+            ),
+            Operation(
+                "GET",
+                "/v1/queues",
+                "listQueues",
+                "All pools, with their queues.",
+                self.list_queues,
+                {200: list[PoolView]},
+            ),
+            Operation(
+                "GET",
+                "/v1/requests",
+                "listRequests",
+                "Requests under way, the oldest first.",
+                self.list_requests,
+                {200: list[RequestView]},
+            ),
+            Operation(
+                "GET",
+                "/v1/config",
+                "getConfig",
+                "The settings as read at the start, without the secrets.",
+                self.get_config,
+                {200: Settings},
+            ),
+            Operation(
+                "GET",
+                "/openapi.json",
+                "getOpenapi",
+                "This document.",
+                self.get_openapi,
+                {200: dict[str, Any]},
+            ),
+        )
+
+    def list_backends(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.backends()
+
+    def add_backend(self, path: Mapping[str, str], body: BackendConfig) -> tuple[int, Any]:
+        backend, new = self._control.add_backend(body)
+        return 201 if new else 200, backend
+
+    def get_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.backend(path["id"])
+
+    def patch_backend(self, path: Mapping[str, str], body: BackendPatch) -> tuple[int, Any]:
+        return 200, self._control.patch_backend(path["id"], body)
+
+    def remove_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        self._control.remove_backend(path["id"])
+        return 204, None
+
+    def drain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        backend = self._control.drain_backend(path["id"], True)
+        return 202 if backend.load.in_flight else 200, backend
+
+    def undrain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.drain_backend(path["id"], False)
+
+    def list_policies(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.policies()
+
+    def get_policy(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.policy()
+
+    def set_policy(self, path: Mapping[str, str], body: PolicyConfig) -> tuple[int, Any]:
+        return 200, self._control.set_policy(body)
+
+    def explain(self, path: Mapping[str, str], body: ExplainRequest) -> tuple[int, Any]:
+        sent = b"" if body.body is None else msgspec.json.encode(body.body)
+        return 200, self._control.explain(body.method, body.path, body.headers, sent)
+
+    def get_index(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.index_stats()
+
+    def flush_index(self, path: Mapping[str, str], body: FlushRequest) -> tuple[int, Any]:
+        return 200, self._control.flush_index(body.backend, body.model)
+
+    def list_queues(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.queues()
+
+    def list_requests(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.requests()
+
+    def get_config(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, redacted(msgspec.to_builtins(self._control.settings()))
+
+    def get_openapi(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, document(self.operations(), MOUNT)

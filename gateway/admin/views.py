@@ -1,0 +1,273 @@
+"""What the admin API says and takes. Each struct is also a schema in its OpenAPI document.
+
+Durations are in seconds. Prompts never appear, only sizes and digests.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.config import Section
+from gateway.fleet.backend import Backend, BackendState, Source
+from gateway.prefix.index import IndexStats
+from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.pool import PoolSnapshot
+from gateway.types import EngineKind, Reason, Role, WorkClass
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of everything that is answered."""
+
+
+class ErrorDetail(View, frozen=True):
+    message: str
+    type: str
+    param: str | None = None
+    """The field or header that is wrong."""
+
+
+class ErrorView(View, frozen=True):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+class LoadView(View, frozen=True):
+    """What a backend is working on.
+
+    `decoding` requests are past their first token, `pending_tokens` are uncached prompt tokens of
+    those that are not, `context_tokens` all their prompt tokens. `prefill_rate` is in tokens a
+    second.
+    """
+
+    in_flight: int
+    decoding: int
+    pending_tokens: int
+    context_tokens: int
+    prefill_rate: float
+    step_seconds: float
+    stream_seconds: float
+
+
+class BackendView(View, frozen=True):
+    """A backend. What is null is not known, or not yet."""
+
+    id: str
+    url: str
+    kind: EngineKind | None
+    role: Role
+    models: list[str]
+    max_model_len: dict[str, int]
+    state: BackendState
+    state_seconds: float
+    """How long it has been in this state."""
+    cause: str
+    """Why it is in this state, or what is wrong with it; empty when all is well."""
+    failed_probes: int
+    """In a row."""
+    failed_requests: int
+    """In a row."""
+    source: Source
+    capacity_tokens: int | None
+    block_size: int | None
+    load: LoadView
+
+    @classmethod
+    def of(cls, backend: Backend, load: BackendLoad, now: float) -> BackendView:
+        """Args:
+        now: seconds, on the gateway's clock.
+        """
+        facts = backend.facts
+        return cls(
+            id=backend.id,
+            url=backend.address.url,
+            kind=backend.kind,
+            role=backend.role,
+            models=list(backend.models),
+            max_model_len=dict(facts.max_model_len) if facts is not None else {},
+            state=backend.state,
+            state_seconds=now - backend.since,
+            cause=backend.cause,
+            failed_probes=backend.failed_probes,
+            failed_requests=backend.failed_requests,
+            source=backend.source,
+            capacity_tokens=backend.capacity_tokens,
+            block_size=facts.block_size if facts is not None else None,
+            load=LoadView(
+                in_flight=load.in_flight,
+                decoding=load.decoding,
+                pending_tokens=load.pending_tokens,
+                context_tokens=load.context_tokens,
+                prefill_rate=load.prefill_rate,
+                step_seconds=load.step_seconds,
+                stream_seconds=load.stream_seconds,
+            ),
+        )
+
+
+class PolicyView(View, frozen=True):
+    """A routing policy that can be chosen."""
+
+    name: str
+    description: str
+    current: bool
+    defaults: dict[str, Any]
+    params_schema: dict[str, Any]
+    """JSON Schema of its parameters."""
+
+
+class MatchView(View, frozen=True):
+    """By backend id; backends that hold nothing are absent."""
+
+    blocks: dict[str, int]
+    tokens: dict[str, float]
+    """Expected cached tokens: blocks weighted by the confidence that they are still there."""
+
+
+class CandidateView(View, frozen=True):
+    """`score` and `terms` are the policy's; lower is better. Policies without scores give none."""
+
+    backend: str
+    score: float | None
+    terms: dict[str, float]
+
+
+class DecisionView(View, frozen=True):
+    backend: str
+    reason: Reason
+
+
+class Explanation(View, frozen=True):
+    """What would be done with a request now.
+
+    `decision` is null when it could not be sent anywhere; `refusal` then says why.
+    """
+
+    dialect: str
+    model: str
+    namespace: str
+    """Digest of model, adapter and cache salt: equal where prefixes can be shared."""
+    key_bytes: int
+    blocks: int
+    prompt_tokens: int
+    """Estimated."""
+    work_class: WorkClass
+    match: MatchView
+    candidates: list[CandidateView]
+    decision: DecisionView | None
+    refusal: str | None = None
+
+
+class HoldingView(View, frozen=True):
+    """What a backend is believed to hold."""
+
+    blocks: int
+    tokens: float
+
+
+class IndexView(View, frozen=True):
+    """The prefix index. `held_blocks` and `dead_blocks` together stay within `max_blocks`."""
+
+    nodes: int
+    blocks: int
+    held_blocks: int
+    dead_blocks: int
+    max_blocks: int
+    evicted_blocks: int
+    bookings: int
+    backends: dict[str, HoldingView]
+
+    @classmethod
+    def of(cls, stats: IndexStats, max_blocks: int) -> IndexView:
+        return cls(
+            nodes=stats.nodes,
+            blocks=stats.blocks,
+            held_blocks=stats.held_blocks,
+            dead_blocks=stats.dead_blocks,
+            max_blocks=max_blocks,
+            evicted_blocks=stats.evicted_blocks,
+            bookings=stats.bookings,
+            backends={
+                id: HoldingView(blocks=holding.blocks, tokens=holding.tokens)
+                for id, holding in stats.backends.items()
+            },
+        )
+
+
+class QueueView(View, frozen=True):
+    """The queue of one class in one pool. Counts are since the pool was made."""
+
+    waiting: int
+    oldest_wait: float
+    granted: int
+    cancelled: int
+    refused: dict[str, int]
+    """By reason."""
+
+
+class PoolView(View, frozen=True):
+    """The backends that serve one model in one role, and who waits for them.
+
+    The pool of the empty model takes requests that name none.
+    """
+
+    model: str
+    role: Role
+    backends: list[str]
+    queues: dict[WorkClass, QueueView]
+
+    @classmethod
+    def of(cls, pool: PoolSnapshot) -> PoolView:
+        return cls(
+            model=pool.model,
+            role=pool.role,
+            backends=list(pool.backends),
+            queues={
+                work_class: QueueView(
+                    waiting=queue.waiting,
+                    oldest_wait=queue.oldest_wait,
+                    granted=queue.granted,
+                    cancelled=queue.cancelled,
+                    refused={str(reason): count for reason, count in queue.refused.items()},
+                )
+                for work_class, queue in pool.queues.items()
+            },
+        )
+
+
+class RequestView(View, frozen=True):
+    """A request under way. What is null is not decided yet."""
+
+    id: str
+    dialect: str
+    model: str
+    stream: bool
+    phase: str
+    """Where it is: body, queue, connect or answer."""
+    age: float
+    work_class: WorkClass | None
+    prompt_tokens: int
+    backend: str | None
+    reason: Reason | None
+    matched_tokens: float
+    queue_seconds: float
+
+
+class ExplainRequest(Section, frozen=True):
+    """A request to be explained: the one that a client would send."""
+
+    path: Annotated[str, Meta(pattern="^/")]
+    method: str = "POST"
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    body: Any = None
+
+
+class FlushRequest(Section, frozen=True):
+    """What to forget: of one backend, of one model, of one model at one backend, or all."""
+
+    backend: str | None = None
+    """Its id."""
+    model: str | None = None

@@ -1,0 +1,163 @@
+"""A gateway behind the admin API: a real fleet, index and pool, and no traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.admin.views import (
+    BackendView,
+    CandidateView,
+    DecisionView,
+    Explanation,
+    IndexView,
+    MatchView,
+    PolicyView,
+    PoolView,
+    RequestView,
+)
+from gateway.config import Admin, BackendConfig, ConfigError, PolicyConfig, Settings
+from gateway.fleet.backend import BackendPatch, Source
+from gateway.fleet.facts import EngineFacts
+from gateway.fleet.fleet import Fleet
+from gateway.prefix.blocks import BlockScale
+from gateway.prefix.index import PrefixIndex
+from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.pool import Pool
+from gateway.types import EngineKind, Reason, Role, WorkClass
+from policies.registry import build
+
+FACTS = EngineFacts(EngineKind.VLLM, "/health", ("m",), {"m": 4096}, 16_000, 16)
+MAX_BLOCKS = 1000
+NOW = 100.0
+
+
+class FakeControl:
+    """Satisfies `Control`.
+
+    Attributes:
+        broken: every call fails as a bug would.
+        explained: what `explain` was asked, in order.
+        flushed: what `flush_index` was asked, in order.
+    """
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.explained: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.flushed: list[tuple[str | None, str | None]] = []
+        self.config = Settings(
+            backends=[BackendConfig(url="http://gpu1:8000")], admin=Admin(token="t0p-secret")
+        )
+        self.fleet = Fleet(self.config.health, lambda: NOW - 5)
+        self.loads: dict[str, BackendLoad] = {}
+        self.index = PrefixIndex(BlockScale(), MAX_BLOCKS)
+        self.decides = PolicyConfig(name="round_robin")
+        self.pool = Pool(
+            "m", Role.UNIFIED, build("round_robin", {}), self.config.scheduling, lambda: NOW
+        )
+        for entry in self.config.backends:
+            backend = self.fleet.add(entry).backend
+            self.fleet.probe_succeeded(backend, FACTS)
+            self.index.add_backend(backend.id, 16_000.0)
+
+    @property
+    def first(self) -> str:
+        """Id of the backend that is there from the start."""
+        return next(iter(self.fleet)).id
+
+    def load(self, id: str) -> BackendLoad:
+        return self.loads.setdefault(id, BackendLoad(id))
+
+    def backends(self) -> list[BackendView]:
+        if self.broken:
+            raise ZeroDivisionError("t0p-secret")
+        return [self.backend(backend.id) for backend in self.fleet]
+
+    def backend(self, id: str) -> BackendView:
+        return BackendView.of(self.fleet.get(id), self.load(id), NOW)
+
+    def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
+        backend, new = self.fleet.add(config, Source.ADMIN)
+        return self.backend(backend.id), new
+
+    def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
+        return self.backend(self.fleet.patch(id, patch).id)
+
+    def drain_backend(self, id: str, on: bool) -> BackendView:
+        return self.backend(self.fleet.drain(id, on).id)
+
+    def remove_backend(self, id: str) -> None:
+        self.fleet.remove(id)
+
+    def policies(self) -> list[PolicyView]:
+        policy = build("round_robin", {})
+        return [
+            PolicyView(
+                name=policy.name,
+                description="In turn.",
+                current=True,
+                defaults=msgspec.to_builtins(policy.params),
+                params_schema=msgspec.json.schema(policy.params_type),
+            )
+        ]
+
+    def policy(self) -> PolicyConfig:
+        return self.decides
+
+    def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
+        build(policy.name, policy.params)
+        self.decides = policy
+        return policy
+
+    def explain(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Explanation:
+        self.explained.append((method, path, headers, body))
+        if not body:
+            raise ConfigError("body: is empty", field="body")
+        return Explanation(
+            dialect="openai_chat",
+            model="m",
+            namespace="00ff",
+            key_bytes=4096,
+            blocks=20,
+            prompt_tokens=1024,
+            work_class=WorkClass.DECODE,
+            match=MatchView(blocks={self.first: 4}, tokens={self.first: 100.5}),
+            candidates=[CandidateView(backend=self.first, score=0.25, terms={"wait": 0.25})],
+            decision=DecisionView(backend=self.first, reason=Reason.PREFIX),
+        )
+
+    def index_stats(self) -> IndexView:
+        return IndexView.of(self.index.stats(), MAX_BLOCKS)
+
+    def flush_index(self, backend: str | None, model: str | None) -> IndexView:
+        if backend is not None:
+            self.fleet.get(backend)
+        self.flushed.append((backend, model))
+        return self.index_stats()
+
+    def queues(self) -> list[PoolView]:
+        return [PoolView.of(self.pool.snapshot())]
+
+    def requests(self) -> list[RequestView]:
+        return [
+            RequestView(
+                id="a-1",
+                dialect="openai_chat",
+                model="m",
+                stream=True,
+                phase="queue",
+                age=0.5,
+                work_class=None,
+                prompt_tokens=10,
+                backend=None,
+                reason=None,
+                matched_tokens=0.0,
+                queue_seconds=0.5,
+            )
+        ]
+
+    def settings(self) -> Settings:
+        return self.config

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from gateway.admin.redaction import REDACTED, redacted
+
+
+def test_secrets_are_starred_wherever_they_are() -> None:
+    tree = {
+        "admin": {"token": "a"},
+        "backends": [{"api_key": "b", "url": "u"}],
+        "redis": {"password": "c", "tls": {"client_secret": {"inner": "d"}}, "API_KEYS": ["e"]},
+    }
+    assert redacted(tree) == {
+        "admin": {"token": REDACTED},
+        "backends": [{"api_key": REDACTED, "url": "u"}],
+        "redis": {"password": REDACTED, "tls": {"client_secret": REDACTED}, "API_KEYS": REDACTED},
+    }
+
+
+def test_what_is_no_secret_stays() -> None:
+    tree = {"token": None, "capacity_tokens": 5, "max_uncached_tokens": [1], "key_bytes": 2}
+    assert redacted(tree) == tree

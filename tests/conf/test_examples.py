@@ -1,0 +1,63 @@
+"""The example configs: they load, and the full one shows every option with its true default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from gateway.config import BackendConfig, Settings, convert, load
+from policies.registry import build
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+FULL = CONF / "prefixgate.yaml"
+
+
+def uncommented(text: str) -> str:
+    """The text with its commented-out settings put into force: `#  key: value`, `#  - key: value`.
+
+    Prose has one space after the #, settings have two, so that both can be told apart.
+    """
+    return re.sub(r"(?m)^( *)#(  +(?:- )?\w+:.*)$", r"\1\2", text)
+
+
+def full() -> Any:
+    text = FULL.read_text()
+    # An empty list or mapping cannot be followed by its own entries.
+    text = text.replace("backends: []", "backends:").replace("params: {}", "params:")
+    return yaml.safe_load(uncommented(text))
+
+
+def test_the_full_example_is_the_defaults() -> None:
+    assert load(FULL) == Settings()
+
+
+def test_the_full_example_shows_every_option_with_its_default() -> None:
+    shown = full()
+    [backend] = shown.pop("backends")
+    params = shown["policy"].pop("params")
+    defaults = msgspec.to_builtins(Settings())
+    del defaults["backends"], defaults["policy"]["params"]
+    assert shown == defaults
+    url = backend["url"]
+    assert backend == msgspec.to_builtins(BackendConfig(url=url))
+    policy = build(Settings().policy.name, {})
+    assert params == msgspec.to_builtins(policy.params)
+
+
+def test_the_full_example_can_be_put_into_force_as_a_whole() -> None:
+    settings = convert(full(), Settings, "example")
+    assert [backend.url for backend in settings.backends] == ["http://gpu1:8000"]
+    build(settings.policy.name, settings.policy.params)
+
+
+def test_the_minimal_example_has_backends_and_nothing_else() -> None:
+    settings = load(CONF / "minimal.yaml")
+    assert [backend.url for backend in settings.backends] == [
+        "http://gpu1:8000",
+        "http://gpu2:8000",
+    ]
+    assert msgspec.structs.replace(settings, backends=[]) == Settings()

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from gateway.config import BackendConfig, ConfigError, Health
+from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
+from gateway.fleet.facts import EngineFacts
+from gateway.fleet.fleet import Fleet, UnknownBackend
+from gateway.types import EngineKind, Role
+
+AFTER = 3
+
+
+class World:
+    """A fleet on a clock of its own, and everything that its listeners heard."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.changes: list[tuple[str, BackendState, tuple[str, ...]]] = []
+        self.restarts: list[str] = []
+        self.suspects: list[str] = []
+        self.fleet = Fleet(Health(unhealthy_after=AFTER), lambda: self.now)
+        self.fleet.on_change(lambda b: self.changes.append((b.id, b.state, b.models)))
+        self.fleet.on_restart(lambda b: self.restarts.append(b.id))
+        self.fleet.on_suspicion(lambda b: self.suspects.append(b.id))
+
+    def add(self, name: str = "a", *models: str, **fields: Any) -> Backend:
+        """A backend; a healthy one when it has models."""
+        backend = self.fleet.add(BackendConfig(url=f"http://{name}:1", **fields)).backend
+        if models:
+            self.good_probe(backend, *models)
+        return backend
+
+    def good_probe(self, backend: Backend, *models: str, **facts: Any) -> None:
+        found = EngineFacts(EngineKind.VLLM, "/health", models, **facts)
+        self.fleet.probe_succeeded(backend, found)
+
+    def bad_probes(self, backend: Backend, count: int = AFTER, *, gone: bool = False) -> None:
+        for _ in range(count):
+            self.fleet.probe_failed(backend, "GET /health: status 500", gone=gone)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# coming and going
+
+
+def test_one_good_probe_lets_in(world: World) -> None:
+    a = world.add()
+    assert (a.state, a.since, a.cause) == (BackendState.STARTING, 100.0, "not probed yet")
+    assert world.suspects == [a.id]
+    world.now = 103.0
+    world.good_probe(a, "m", capacity_tokens=900)
+    assert (a.state, a.since, a.cause) == (BackendState.HEALTHY, 103.0, "")
+    assert a.capacity_tokens == 900
+    assert world.changes == [
+        (a.id, BackendState.STARTING, ()),
+        (a.id, BackendState.HEALTHY, ("m",)),
+    ]
+    world.good_probe(a, "m", capacity_tokens=900)
+    assert len(world.changes) == 2
+
+
+def test_a_model_list_that_is_empty_is_not_ready(world: World) -> None:
+    a = world.add()
+    world.good_probe(a)
+    assert (a.state, a.cause) == (BackendState.STARTING, "GET /v1/models lists none")
+    world.fleet.probe_succeeded(a, EngineFacts(EngineKind.OPENAI, "/health"))
+    assert a.cause == "GET /v1/models cannot be read: name its models in the settings"
+    world.good_probe(a, "m")
+    assert a.state is BackendState.HEALTHY
+
+
+def test_configured_models_need_no_list(world: World) -> None:
+    a = world.add(models=["m"])
+    world.fleet.probe_succeeded(a, EngineFacts(EngineKind.OPENAI, "/health"))
+    assert a.state is BackendState.HEALTHY
+    assert world.fleet.models() == {"m"}
+
+
+def test_failures_in_a_row_put_out_and_one_good_probe_lets_in(world: World) -> None:
+    a = world.add("a", "m")
+    world.bad_probes(a, AFTER - 1)
+    assert (a.state, a.cause) == (BackendState.HEALTHY, "GET /health: status 500")
+    world.good_probe(a, "m")
+    assert a.cause == ""
+    world.bad_probes(a, AFTER - 1)
+    assert a.state is BackendState.HEALTHY
+    world.now = 110.0
+    world.bad_probes(a, 1)
+    assert (a.state, a.since, a.cause) == (
+        BackendState.EJECTED,
+        110.0,
+        "GET /health: status 500",
+    )
+    world.now = 120.0
+    world.bad_probes(a, 5)
+    assert a.since == 110.0
+    world.good_probe(a, "m")
+    assert (a.state, a.since) == (BackendState.HEALTHY, 120.0)
+
+
+def test_never_seen_becomes_ejected(world: World) -> None:
+    a = world.add()
+    world.bad_probes(a)
+    assert a.state is BackendState.EJECTED
+    world.good_probe(a, "m")
+    assert a.state is BackendState.HEALTHY
+    assert world.restarts == []
+
+
+def test_the_same_address_is_the_same_backend(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = world.add("gpu", "m")
+    with caplog.at_level(logging.WARNING):
+        again = world.fleet.add(BackendConfig(url="HTTP://GPU:1/", capacity_tokens=5), Source.ADMIN)
+    assert again.backend is a
+    assert not again.new
+    assert "named twice" in caplog.text
+    assert (a.capacity_tokens, a.models, a.source) == (5, ("m",), Source.CONFIG)
+    assert list(world.fleet) == [a]
+    world.fleet.add(BackendConfig(url="http://gpu:1", role=Role.DECODE))
+    assert (a.capacity_tokens, a.role) == (5, Role.DECODE)
+
+
+def test_a_bad_address_changes_nothing(world: World) -> None:
+    with pytest.raises(ConfigError):
+        world.fleet.add(BackendConfig(url="gpu:1"))
+    assert list(world.fleet) == []
+    assert world.changes == []
+
+
+def test_what_comes_late_for_a_removed_one_does_not_hit_its_successor(world: World) -> None:
+    old = world.add("a", "m")
+    world.fleet.remove(old.id)
+    assert world.changes[-1] == (old.id, BackendState.REMOVED, ("m",))
+    with pytest.raises(UnknownBackend, match=old.id):
+        world.fleet.get(old.id)
+    world.fleet.report_failure(old.id, "late")
+    world.fleet.report_success(old.id)
+    new = world.add("a")
+    assert new.id == old.id
+    world.good_probe(old, "old")
+    world.bad_probes(old)
+    assert (new.state, new.models, new.failed_probes) == (BackendState.STARTING, (), 0)
+    assert old.state is BackendState.REMOVED
+
+
+def test_unknown_ids(world: World) -> None:
+    for call in (world.fleet.get, world.fleet.remove, world.fleet.drain):
+        with pytest.raises(UnknownBackend):
+            call("nope")
+    with pytest.raises(UnknownBackend):
+        world.fleet.patch("nope", BackendPatch())
+
+
+# what the operator does
+
+
+def test_draining_goes_on_being_probed(world: World) -> None:
+    a = world.add("a", "m")
+    world.now = 105.0
+    world.fleet.drain(a.id)
+    assert (a.state, a.since) == (BackendState.DRAINING, 105.0)
+    assert world.fleet.models() == set()
+    changes = len(world.changes)
+    world.fleet.drain(a.id)
+    assert len(world.changes) == changes
+    world.now = 106.0
+    world.bad_probes(a)
+    assert (a.state, a.since) == (BackendState.DRAINING, 105.0)
+    world.fleet.drain(a.id, on=False)
+    assert (a.state, a.cause) == (BackendState.EJECTED, "GET /health: status 500")
+    world.good_probe(a, "m")
+    assert world.fleet.models() == {"m"}
+
+
+def test_patch_is_told(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.patch(a.id, BackendPatch(models=["x"]))
+    assert world.changes[-1] == (a.id, BackendState.HEALTHY, ("x",))
+    world.fleet.patch(a.id, BackendPatch(models=None))
+    assert world.changes[-1] == (a.id, BackendState.HEALTHY, ("m",))
+
+
+# what can be served
+
+
+def test_usable(world: World) -> None:
+    a = world.add("a", "m", "n")
+    b = world.add("b", "m", role=Role.DECODE)
+    c = world.add("c", "m")
+    world.bad_probes(c)
+    assert world.fleet.usable("m", Role.UNIFIED) == [a]
+    assert world.fleet.usable("m", Role.DECODE) == [b]
+    assert world.fleet.usable("x", Role.UNIFIED) == []
+    assert world.fleet.models() == {"m", "n"}
+
+
+def test_a_model_whose_backends_are_out_is_known_still(world: World) -> None:
+    a = world.add("a", "m")
+    world.add("b", "n")
+    world.bad_probes(a)
+    assert world.fleet.models() == {"n"}
+    assert world.fleet.knows("m")
+    assert not world.fleet.knows("x")
+    world.fleet.remove(a.id)
+    assert not world.fleet.knows("m")
+
+
+def test_an_unloaded_model_is_unknown_at_once(world: World) -> None:
+    a = world.add("a", "base", "lora-1", "lora-2")
+    world.good_probe(a, "base", "lora-1")
+    assert world.fleet.models() == {"base", "lora-1"}
+    assert not world.fleet.knows("lora-2")
+    world.good_probe(a)
+    assert world.fleet.models() == set()
+    assert a.state is BackendState.HEALTHY
+    world.good_probe(a)
+    world.good_probe(a)
+    assert a.state is BackendState.EJECTED
+
+
+def test_while_a_backend_is_to_be_asked_no_model_is_unknown(world: World) -> None:
+    assert not world.fleet.knows_models()
+    a = world.add("a", "m")
+    assert world.fleet.knows_models()
+    b = world.add("b")
+    assert not world.fleet.knows_models()
+    world.bad_probes(b)
+    assert world.fleet.knows_models()
+    world.bad_probes(a)
+    assert world.fleet.knows_models()
+
+
+# failed requests
+
+
+def test_failed_requests_in_a_row_put_out(world: World) -> None:
+    a = world.add("a", "m")
+    for _ in range(3):
+        world.fleet.report_failure(a.id, "status 500")
+        world.fleet.report_failure(a.id, "status 500")
+        world.fleet.report_success(a.id)
+    assert a.state is BackendState.HEALTHY
+    for _ in range(AFTER):
+        world.fleet.report_failure(a.id, "status 500")
+    assert (a.state, a.cause) == (BackendState.EJECTED, "3 requests in a row failed: status 500")
+    assert world.suspects.count(a.id) == 1 + 6 + AFTER
+
+
+def test_good_probes_do_not_hide_failing_requests(world: World) -> None:
+    a = world.add("a", "m")
+    for _ in range(AFTER):
+        world.fleet.report_failure(a.id, "status 500")
+        world.good_probe(a, "m")
+    assert a.failed_requests == AFTER - 1
+    world.fleet.report_failure(a.id, "status 500")
+    assert a.state is BackendState.EJECTED
+
+
+def test_on_return_one_failed_request_puts_out_again(world: World) -> None:
+    a = world.add("a", "m")
+    for _ in range(10):
+        world.fleet.report_failure(a.id, "status 500")
+    world.good_probe(a, "m")
+    assert a.state is BackendState.HEALTHY
+    world.fleet.report_failure(a.id, "status 500")
+    assert a.state is BackendState.EJECTED
+    world.good_probe(a, "m")
+    world.fleet.report_success(a.id)
+    world.fleet.report_failure(a.id, "status 500")
+    assert a.state is BackendState.HEALTHY
+
+
+# restarts
+
+
+def test_back_from_ejection_is_another_process(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.on_restart(lambda backend: order.append("restart"))
+    world.fleet.on_change(lambda backend: order.append(str(backend.state)))
+    order: list[str] = []
+    world.bad_probes(a)
+    world.good_probe(a, "m")
+    assert order == ["ejected", "restart", "healthy"]
+    world.good_probe(a, "m")
+    assert world.restarts == [a.id]
+
+
+def test_a_refused_connection_is_enough(world: World) -> None:
+    a = world.add("a", "m")
+    world.bad_probes(a, 1, gone=True)
+    world.good_probe(a, "m")
+    assert world.restarts == [a.id]
+    world.fleet.report_failure(a.id, "connect", gone=True)
+    world.good_probe(a, "m")
+    assert world.restarts == [a.id, a.id]
+
+
+def test_a_hiccup_is_not(world: World) -> None:
+    a = world.add("a", "m")
+    world.bad_probes(a, AFTER - 1)
+    world.good_probe(a, "m")
+    world.fleet.report_failure(a.id, "reset")
+    world.good_probe(a, "m")
+    assert world.restarts == []
+
+
+def test_start_times_decide(world: World) -> None:
+    a = world.add()
+    world.good_probe(a, "m", started=5.0)
+    world.bad_probes(a, gone=True)
+    world.good_probe(a, "m", started=5.0)
+    assert world.restarts == []
+    world.good_probe(a, "m", started=6.0)
+    assert world.restarts == [a.id]
+
+
+def test_another_engine_at_the_address(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.probe_succeeded(a, EngineFacts(EngineKind.SGLANG, "/ready", ("m",)))
+    assert world.restarts == [a.id]
+    assert a.kind is EngineKind.SGLANG
+
+
+def test_a_page_that_fails_once_is_not_forgotten(world: World) -> None:
+    a = world.add()
+    world.good_probe(a, "m", capacity_tokens=900, block_size=16, started=5.0)
+    world.fleet.probe_succeeded(a, EngineFacts(EngineKind.VLLM, "/health"))
+    assert (a.capacity_tokens, a.models) == (900, ("m",))
+    world.bad_probes(a, gone=True)
+    world.fleet.probe_succeeded(a, EngineFacts(EngineKind.VLLM, "/health", ("m",)))
+    # whether it is another process cannot be told, so nothing of the old one is believed
+    assert a.capacity_tokens is None
+    assert world.restarts == [a.id]
