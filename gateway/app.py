@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from gateway import __version__
 from gateway.admin.api import admin_app
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
@@ -43,6 +42,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.sources import Sources
 from gateway.types import Clock
+from gateway.version import VERSION
 from policies.registry import build
 
 logger = logging.getLogger("prefixgate")
@@ -156,7 +156,7 @@ class Gateway:
 
     def _sources(self) -> Sources:
         return Sources(
-            version=__version__,
+            version=VERSION,
             policy=lambda: self.pools.policy.name,
             backends=self.fleet,
             loads=self.loads.values(),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway import __version__
 from gateway.config import BackendConfig, ConfigError, Settings, convert, load
+from gateway.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="prefixgate", description="Prefix-aware reverse proxy for LLM inference servers."
     )
-    parser.add_argument("--version", action="version", version=f"prefixgate {__version__}")
+    parser.add_argument("--version", action="version", version=f"prefixgate {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the gateway")

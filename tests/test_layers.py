@@ -23,6 +23,7 @@ LAYERS = {
     "gateway.telemetry": 1,
     "gateway.config": 1,
     "gateway.types": 1,
+    "gateway.version": 1,
 }
 OURS = ("gateway", "policies", "loadtests", "tests")
 

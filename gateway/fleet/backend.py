@@ -150,6 +150,6 @@ def check_models(models: list[str] | None) -> None:
     """
     if models is not None and (not models or "" in models):
         raise ConfigError(
-            f"backend models: got {models!r}, expected names, or none to have the engine asked",
+            f"backend models: got {models!r}, expected at least one name, or null to ask it",
             field="models",
         )

@@ -61,6 +61,8 @@ class Client(Protocol):
     def write(self, data: bytes) -> None: ...
     def end(self) -> None: ...
 
+    # After the client has gone all of these do nothing.
+
     def abort(self) -> None:
         """Close the connection in the middle of the answer, so that it cannot look complete."""
 
@@ -129,6 +131,8 @@ class DirectClient:
 
     def start(self, status: int, headers: Headers, length: int | None, body: bytes = b"") -> None:
         cycle = self._cycle
+        if self.gone:
+            return
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
         scope = cycle.scope
@@ -155,7 +159,8 @@ class DirectClient:
         self._transport.write(b"".join(parts))
 
     def write(self, data: bytes) -> None:
-        self._transport.write(self._framed(data))
+        if not self.gone:
+            self._transport.write(self._framed(data))
 
     def _framed(self, data: bytes) -> bytes:
         if self._chunked:
@@ -166,6 +171,9 @@ class DirectClient:
         return data
 
     def end(self) -> None:
+        if self.gone:
+            self.source = None
+            return
         if self._left:
             self.abort()
             return
@@ -178,9 +186,10 @@ class DirectClient:
 
     def abort(self) -> None:
         self._complete()
-        # close, not abort: what was written before still goes out
-        self._transport.close()
-        self._cycle.on_response()
+        if not self.gone:
+            # close, not abort: what was written before still goes out
+            self._transport.close()
+            self._cycle.on_response()
 
     def _complete(self) -> None:
         self.source = None
