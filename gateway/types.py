@@ -1,10 +1,15 @@
-"""Value types that several layers share. No behaviour beyond small derived values."""
+"""Value types that several layers share. No behaviour beyond small derived values.
+
+They are msgspec structs, here and elsewhere, where one is made for every request: that takes a
+quarter of the time of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 Clock = Callable[[], float]
 """Seconds on a monotonic scale; virtual in replays, the event loop's in the live gateway."""
@@ -80,8 +85,7 @@ class Outcome(StrEnum):
     """The gateway itself failed. Always a bug."""
 
 
-@dataclass(slots=True, frozen=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """What a dialect reads out of a request.
 
     Args:
@@ -105,8 +109,7 @@ class Prompt:
     prompt_bytes: int = 0
 
 
-@dataclass(slots=True, frozen=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """Per backend id, how much of a chain it is believed to hold. Backends with none are absent.
 
     Attributes:
@@ -115,15 +118,14 @@ class Match:
             there; at most the tokens of `blocks`.
     """
 
-    blocks: Mapping[str, int] = field(default_factory=dict)
-    tokens: Mapping[str, float] = field(default_factory=dict)
+    blocks: Mapping[str, int] = {}
+    tokens: Mapping[str, float] = {}
 
 
 NO_MATCH = Match()
 
 
-@dataclass(slots=True, frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Where a request goes.
 
     Attributes:

@@ -9,7 +9,6 @@ keep state of its own (a rotation counter, a hash ring). To add one, write a cla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -21,8 +20,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Base of every policy's parameters: unknown names and wrong types are refused."""
 
 
-@dataclass(slots=True, frozen=True)
-class RouteRequest:
+class RouteRequest(msgspec.Struct, frozen=True):
     """The facts of one request that routing may depend on.
 
     Attributes:

@@ -25,12 +25,14 @@ class Congestion:
 
     def add(self, now: float, seconds: float) -> None:
         """Count work that is dispatched now."""
-        self._work = self._decayed(now) + seconds
-        self._at = now
+        self._decay(now)
+        self._work += seconds
 
     def utilisation(self, now: float, backends: int) -> float:
         """Share of their time that the backends spend on prefill, up to 0.98."""
-        return min(_MAX_UTILISATION, self._decayed(now) / (_WINDOW * backends))
+        self._decay(now)
+        rho = self._work / (_WINDOW * backends)
+        return rho if rho < _MAX_UTILISATION else _MAX_UTILISATION
 
     def price(self, now: float, backends: int, mean_queue: float) -> float:
         """Args:
@@ -39,6 +41,8 @@ class Congestion:
         rho = self.utilisation(now, backends)
         return 4.0 * rho / (1.0 - rho) + 0.5 * mean_queue
 
-    def _decayed(self, now: float) -> float:
+    def _decay(self, now: float) -> None:
         elapsed = now - self._at
-        return self._work * exp(-elapsed / _WINDOW) if elapsed > 0.0 else self._work
+        if elapsed > 0.0:
+            self._work *= exp(-elapsed / _WINDOW)
+            self._at = now

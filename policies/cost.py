@@ -5,7 +5,9 @@ Shared by the policies that look at load, so that "how busy" means the same to a
 
 from __future__ import annotations
 
-from policies.base import Candidate
+from collections.abc import Sequence
+
+from policies.base import Candidate, RouteRequest
 
 TYPICAL_OUTPUT = 300
 """Output tokens assumed of requests whose own expectation is not at hand."""
@@ -50,6 +52,40 @@ def memory_seconds(candidate: Candidate, prompt_tokens: float) -> float:
     capacity = candidate.capacity_tokens
     overflow = candidate.context_tokens + prompt_tokens - _SAFE_FILL * capacity
     return _OVERFLOW_SECONDS * overflow / capacity if overflow > 0.0 else 0.0
+
+
+def placement_seconds(
+    request: RouteRequest,
+    candidates: Sequence[Candidate],
+    theta: float,
+    eta: float,
+    omega: float,
+    attention_context: float,
+) -> list[float]:
+    """For each candidate the terms above added up, each with its weight: queue + prefill * (1 +
+    theta + eta * streams) + omega * decode + memory.
+
+    One loop without calls, because it runs for every request; a test holds it against the terms.
+    """
+    prompt_tokens = request.prompt_tokens
+    decode_weight = omega * request.output_tokens
+    matched_at = request.match.tokens.get
+    costs = []
+    for candidate in candidates:
+        rate = candidate.prefill_rate
+        cost = candidate.pending_tokens / rate + decode_weight * (
+            candidate.step_seconds + candidate.stream_seconds * (1 + 2 * candidate.in_flight)
+        )
+        uncached = prompt_tokens - matched_at(candidate.id, 0.0)
+        if uncached > 0.0:
+            attention = 1.0 + (prompt_tokens - 0.5 * uncached) / attention_context
+            cost += uncached / rate * attention * (1.0 + theta + eta * candidate.decoding)
+        capacity = candidate.capacity_tokens
+        overflow = candidate.context_tokens + prompt_tokens - _SAFE_FILL * capacity
+        if overflow > 0.0:
+            cost += _OVERFLOW_SECONDS * overflow / capacity
+        costs.append(cost)
+    return costs
 
 
 def outstanding_seconds(candidate: Candidate) -> float:

@@ -10,7 +10,13 @@ from msgspec import Meta
 from gateway.types import HASH_BYTES, Decision, Reason
 from policies.base import Candidate, Params, RouteRequest
 from policies.congestion import Congestion
-from policies.cost import decode_seconds, memory_seconds, prefill_seconds, queue_seconds
+from policies.cost import (
+    decode_seconds,
+    memory_seconds,
+    placement_seconds,
+    prefill_seconds,
+    queue_seconds,
+)
 from policies.rendezvous import highest
 from policies.rotation import Rotation
 
@@ -101,9 +107,11 @@ class PrefixAffinity:
         # it is busy enough for the price to be high either way.
         queued = 0.0
         for candidate in candidates:
-            queued += queue_seconds(candidate)
+            queued += candidate.pending_tokens / candidate.prefill_rate
         count = len(candidates)
-        return min(self._params.theta_max, congestion.price(request.now, count, queued / count))
+        price = congestion.price(request.now, count, queued / count)
+        most = self._params.theta_max
+        return price if price < most else most
 
     def _own_prefill(self, request: RouteRequest, candidate: Candidate) -> float:
         matched = request.match.tokens.get(candidate.id, 0.0)
@@ -116,17 +124,9 @@ class PrefixAffinity:
     ) -> list[float]:
         """The sum of `_terms` for each candidate."""
         params = self._params
-        eta, omega, context = params.eta, params.omega, params.attention_context
-        prompt, output = request.prompt_tokens, request.output_tokens
-        matched = request.match.tokens.get
-        return [
-            queue_seconds(candidate)
-            + prefill_seconds(candidate, prompt, matched(candidate.id, 0.0), context)
-            * (1.0 + theta + eta * candidate.decoding)
-            + omega * decode_seconds(candidate, output)
-            + memory_seconds(candidate, prompt)
-            for candidate in candidates
-        ]
+        return placement_seconds(
+            request, candidates, theta, params.eta, params.omega, params.attention_context
+        )
 
     def _terms(
         self, request: RouteRequest, candidates: Sequence[Candidate], theta: float

@@ -192,6 +192,13 @@ class Connection(asyncio.Protocol):
             self._deliver()
             self._fail(FailureKind.PROTOCOL)
             return
+        pieces = self._pieces
+        if self._head is None and not self._complete:
+            # The usual read in the middle of a stream: one chunk, one piece.
+            if pieces:
+                self._pieces = []
+                sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            return
         self._deliver()
         if self._complete and self._sink is sink:
             self._finish(keep=self._reusable())

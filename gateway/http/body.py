@@ -20,9 +20,8 @@ async def read_body(client: Client, headers: Headers, receive: Receive, limits: 
         SlowBody: it did not come within `body_timeout`, plus a second per `SLOWEST` bytes.
         ClientGone: the client left before it was complete.
     """
-    if client.body_arrived:
-        body = _part(await receive())
-    else:
+    body = client.take_body()
+    if body is None:
         body = await _collect(headers, receive, limits)
     if len(body) > limits.max_body:
         raise _too_large(limits)

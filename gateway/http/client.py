@@ -66,9 +66,8 @@ class Client(Protocol):
     def abort(self) -> None:
         """Close the connection in the middle of the answer, so that it cannot look complete."""
 
-    @property
-    def body_arrived(self) -> bool:
-        """The whole request body is here: the next `receive` returns it at once."""
+    def take_body(self) -> bytes | None:
+        """The request's body if all of it has arrived; None: `receive` must be asked for it."""
 
     def watch(self) -> None:
         """Notice a leaving client from now on; called when the body has been read."""
@@ -97,6 +96,7 @@ class Cycle(Protocol):
     scope: Any
     transport: asyncio.Transport
     flow: FlowControl
+    body: bytearray
     keep_alive: bool
     more_body: bool
     response_started: bool
@@ -155,18 +155,24 @@ class DirectClient:
             parts.append(b"connection: close\r\n")
         parts.append(b"\r\n")
         if body:
-            parts.append(self._framed(body))
+            if self._chunked:
+                parts += (b"%x\r\n" % len(body), body, b"\r\n")
+            else:
+                parts.append(self._within(body))
         self._transport.write(b"".join(parts))
 
     def write(self, data: bytes) -> None:
-        if not self.gone:
-            self._transport.write(self._framed(data))
-
-    def _framed(self, data: bytes) -> bytes:
+        if self.gone:
+            return
         if self._chunked:
-            return b"%x\r\n%b\r\n" % (len(data), data)
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._transport.write(self._within(data))
+
+    def _within(self, data: bytes) -> bytes:
+        """`data`, but never more of it than the head promised."""
         if self._left is not None:
-            data = data[: self._left]  # never more than the head promised
+            data = data[: self._left]
             self._left -= len(data)
         return data
 
@@ -196,9 +202,11 @@ class DirectClient:
         self._cycle.response_complete = True
         self._cycle.message_event.set()
 
-    @property
-    def body_arrived(self) -> bool:
-        return not self._cycle.more_body
+    def take_body(self) -> bytes | None:
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected:
+            return None
+        return bytes(cycle.body)
 
     def watch(self) -> None:
         # A body over the high-water mark leaves reading paused, and then nobody sees the FIN.
@@ -250,9 +258,8 @@ class AsgiClient:
         self.on_gone: Callable[[], None] | None = None
         self.source: Source | None = None
 
-    @property
-    def body_arrived(self) -> bool:
-        return False
+    def take_body(self) -> bytes | None:
+        return None
 
     def close_after(self) -> None:
         self._close_after = True

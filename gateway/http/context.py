@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.http.client import Client, Scope
 from gateway.http.dialects.base import Dialect
@@ -16,8 +17,7 @@ from gateway.telemetry.record import RequestRecord
 from policies.base import RouteRequest
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct):
     """Each station reads what the ones before it wrote and adds its own part.
 
     Attributes, in the order in which they are filled:

@@ -6,7 +6,7 @@ End-to-end headers do, in their order and with their values untouched. Hop-by-ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -29,8 +29,7 @@ _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"}
 _READ = frozenset({b"content-type", b"accept-encoding", b"x-session-id"})
 
 
-@dataclass(slots=True)
-class RequestHeaders:
+class RequestHeaders(msgspec.Struct):
     """A request's headers, read once.
 
     Attributes:
@@ -79,8 +78,7 @@ def read_request(headers: Headers) -> RequestHeaders:
     return read
 
 
-@dataclass(slots=True)
-class ResponseHeaders:
+class ResponseHeaders(msgspec.Struct):
     """An answer's headers, read once.
 
     Attributes:

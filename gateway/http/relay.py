@@ -166,7 +166,10 @@ class Relay:
     def on_body(self, data: bytes) -> None:
         held = self._held
         if held is None:
-            data = self._read(data)
+            if self._decoder is not None:
+                data = self._read(data)
+            elif self.scanner is not None and self.scanner.feed(data):
+                self._first_content()
             if data:
                 self._client.write(data)
             return
@@ -181,9 +184,12 @@ class Relay:
         plain = data if self._decoder is None else self._decode(self._decoder, data)
         scanner = self.scanner
         if scanner is not None and scanner.feed(plain):
-            self.first_at = self._clock()
-            self._on_accepted()
+            self._first_content()
         return plain if self._recode else data
+
+    def _first_content(self) -> None:
+        self.first_at = self._clock()
+        self._on_accepted()
 
     def on_end(self, *, framed: bool) -> None:
         self.ended_at = self._clock()

@@ -16,7 +16,12 @@ from gateway.http.client import EXTENSION, DirectClient
 
 
 class GatewayProtocol(HttpToolsProtocol):
+    """Attributes:
+    active: the client of the request that is being answered.
+    """
+
     active: DirectClient | None = None
+    _idle_since = 0.0
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         client = self.active = DirectClient(cycle)
@@ -25,11 +30,42 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        # A reset leaves uvicorn's keep-alive timer running, which holds the whole request.
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            # Left running, it would hold the connection and its last request in memory.
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         if self.active is not None:
             self.active.leave()
             self.active = None
+
+    # One keep-alive timer a connection, which looks at the clock when it fires, in place of one
+    # that is made and cancelled for every request.
+
+    def _unset_keepalive_if_required(self) -> None:
+        pass
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        armed, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
+        if armed is None or self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            armed = armed or self.timeout_keep_alive_task
+        else:
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+        self.timeout_keep_alive_task = armed
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if not self.cycle.response_complete:
+            return  # busy: armed again after the answer
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left <= 0:
+            super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                left, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -267,7 +267,8 @@ class PrefixIndex:
 
     def _insert(self, booking: Booking) -> None:
         holder, chain, tree = booking.holder, booking.chain, self._tree
-        path, shared = tree.walk(chain)
+        known, shared = tree.walk(chain)
+        path = known.copy()
         if path and shared < path[-1].end:
             path[-1] = tree.split(path[-1], shared - path[-1].start)
         if shared * HASH_BYTES < len(chain):

@@ -53,9 +53,11 @@ class Tree:
         blocks: distinct blocks.
     """
 
-    __slots__ = ("blocks", "nodes", "root")
+    __slots__ = ("_walked", "blocks", "nodes", "root")
 
     def __init__(self) -> None:
+        # The last walk, while it is still true: what is matched is nearly always booked next.
+        self._walked: tuple[Chain, list[Node], int] | None = None
         self.root = Node(b"", 0, None, {}, None)
         self.nodes = 0
         self.blocks = 0
@@ -63,8 +65,12 @@ class Tree:
     def walk(self, chain: Chain) -> tuple[list[Node], int]:
         """The nodes along `chain`, root excluded, and how many leading blocks they share with it.
 
-        Only the last node may be shared in part, and then at least its first block is.
+        Only the last node may be shared in part, and then at least its first block is. The list is
+        the caller's to read, not to change.
         """
+        walked = self._walked
+        if walked is not None and walked[0] is chain:
+            return walked[1], walked[2]
         path: list[Node] = []
         at = 0
         node = self.root.children.get(chain[:HASH_BYTES])
@@ -76,10 +82,13 @@ class Tree:
                 break
             at += len(edge)
             node = node.children.get(chain[at : at + HASH_BYTES])
-        return path, at // HASH_BYTES
+        shared = at // HASH_BYTES
+        self._walked = (chain, path, shared)
+        return path, shared
 
     def grow(self, parent: Node, edge: bytes) -> Node:
         """A new leaf below `parent`, without holders. No child of `parent` may start like it."""
+        self._walked = None
         leaf = Node(edge, parent.end, parent, {}, None)
         parent.children[edge[:HASH_BYTES]] = leaf
         self.nodes += 1
@@ -89,6 +98,7 @@ class Tree:
     def split(self, node: Node, blocks: int) -> Node:
         """Cut `node` after its first `blocks` blocks, of which it must have more; the upper part
         is returned."""
+        self._walked = None
         edge, at, parent = node.edge, blocks * HASH_BYTES, node.parent
         assert parent is not None, "the root has no blocks"
         pending = node.pending
@@ -114,6 +124,7 @@ class Tree:
         (child,) = node.children.values()
         if node.holders != child.holders or node.pending != child.pending:
             return
+        self._walked = None
         child.edge = node.edge + child.edge
         child.start = node.start
         child.parent = node.parent
@@ -122,6 +133,7 @@ class Tree:
 
     def shorten(self, leaf: Node, blocks: int) -> None:
         """Keep the first `blocks` blocks of a leaf, at least one."""
+        self._walked = None
         self.blocks -= len(leaf.edge) // HASH_BYTES - blocks
         leaf.edge = leaf.edge[: blocks * HASH_BYTES]
 
@@ -129,6 +141,7 @@ class Tree:
         """Take a leaf out, and merge its parent where that leaves an only child."""
         parent = leaf.parent
         assert parent is not None, "the root stays"
+        self._walked = None
         del parent.children[leaf.edge[:HASH_BYTES]]
         self.nodes -= 1
         self.blocks -= len(leaf.edge) // HASH_BYTES

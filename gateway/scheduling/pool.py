@@ -138,11 +138,11 @@ class Pool:
             raise self._refused(queue, RefusalReason.SHUTTING_DOWN)
         if not self._backends:
             raise self._refused(queue, RefusalReason.NO_BACKEND)
-        if prefill or decode:
+        if prefill.tickets or decode.tickets:
             # Those who wait go before a newcomer, and those who are overdue leave their place.
             self.pump()
         now = self._clock()
-        if not queue:
+        if not queue.tickets:
             candidates = with_room(self._backends, queue.limits, ticket.request)
             if candidates:
                 try:
@@ -174,7 +174,8 @@ class Pool:
         Callbacks may release, submit and cancel: calls from within return at once, because the
         loop below looks again after every callback.
         """
-        if self._pumping or not (self._prefill or self._decode):
+        # Asked at each release: the dicts themselves spare two calls.
+        if self._pumping or not (self._prefill.tickets or self._decode.tickets):
             return
         self._pumping = True
         try:

@@ -17,6 +17,7 @@ class ClassQueue:
     """First come, first served, with the counters and the pace of its class.
 
     Attributes:
+        tickets: those that wait, in order; others only read it.
         limits: swapped when settings change; tickets that wait keep the deadline they were given.
         granted: leases granted, waited for or not.
         cancelled: tickets that left while they waited.
@@ -27,11 +28,11 @@ class ClassQueue:
         "_gap",
         "_last_grant",
         "_next_deadline",
-        "_tickets",
         "cancelled",
         "granted",
         "limits",
         "refused",
+        "tickets",
         "work_class",
     )
 
@@ -42,52 +43,52 @@ class ClassQueue:
         self.cancelled = 0
         self.refused = dict.fromkeys(RefusalReason, 0)
         # Ordered, because taking the head of a plain dict slows down with what was taken before.
-        self._tickets: OrderedDict[Ticket, None] = OrderedDict()
+        self.tickets: OrderedDict[Ticket, None] = OrderedDict()
         self._next_deadline = inf
         self._gap: float | None = None
         self._last_grant = 0.0
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self.tickets)
 
     def is_full(self) -> bool:
-        return len(self._tickets) >= self.limits.max_waiting
+        return len(self.tickets) >= self.limits.max_waiting
 
     def head(self) -> Ticket:
         """The ticket whose turn it is; the queue must not be empty."""
-        return next(iter(self._tickets))
+        return next(iter(self.tickets))
 
     def push(self, ticket: Ticket) -> None:
-        if not self._tickets:
+        if not self.tickets:
             self._last_grant = ticket.submitted
-        self._tickets[ticket] = None
+        self.tickets[ticket] = None
         self._next_deadline = min(self._next_deadline, ticket.deadline)
 
     def remove(self, ticket: Ticket) -> bool:
         """Whether the ticket was waiting."""
-        if ticket not in self._tickets:
+        if ticket not in self.tickets:
             return False
-        del self._tickets[ticket]
+        del self.tickets[ticket]
         return True
 
     def pop_all(self) -> list[Ticket]:
-        tickets = list(self._tickets)
-        self._tickets.clear()
+        tickets = list(self.tickets)
+        self.tickets.clear()
         self._next_deadline = inf
         return tickets
 
     def pop_overdue(self, now: float) -> list[Ticket]:
         if now < self._next_deadline:
             return []
-        overdue = [ticket for ticket in self._tickets if ticket.deadline <= now]
+        overdue = [ticket for ticket in self.tickets if ticket.deadline <= now]
         for ticket in overdue:
-            del self._tickets[ticket]
-        self._next_deadline = min((ticket.deadline for ticket in self._tickets), default=inf)
+            del self.tickets[ticket]
+        self._next_deadline = min((ticket.deadline for ticket in self.tickets), default=inf)
         return overdue
 
     def oldest_wait(self, now: float) -> float:
         """Seconds that the head has waited; 0 when nothing waits."""
-        return now - self.head().submitted if self._tickets else 0.0
+        return now - self.head().submitted if self.tickets else 0.0
 
     def note_pace(self, now: float) -> None:
         """A ticket that waited is granted now."""
@@ -101,5 +102,5 @@ class ClassQueue:
         latest = self.limits.max_wait
         if self._gap is None:
             return latest
-        stalled = max(0.0, now - self._last_grant - self._gap) if self._tickets else 0.0
-        return min(latest, len(self._tickets) * (self._gap + _NEWEST_GAP * stalled))
+        stalled = max(0.0, now - self._last_grant - self._gap) if self.tickets else 0.0
+        return min(latest, len(self.tickets) * (self._gap + _NEWEST_GAP * stalled))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+
+import msgspec
 
 from gateway.scheduling.lease import Lease
 from gateway.types import Chain, Match
@@ -110,5 +112,5 @@ class Ticket:
         """The request as of now. Its class stays: waiting relabels nothing."""
         request = self.request
         match = request.match if self.rematch is None else self.rematch(request.chain)
-        self.request = replace(request, match=match, now=now)
+        self.request = msgspec.structs.replace(request, match=match, now=now)
         return self.request

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.types import Outcome, Reason, WorkClass
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct):
     """Filled while the request passes through; complete, and not changed again, once it has ended.
 
     No part of a prompt, an answer or a credential ever stands in here.
