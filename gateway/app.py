@@ -7,10 +7,12 @@ import contextlib
 import gc
 import logging
 import resource
+import signal
 import ssl
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,6 +29,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
 from gateway.fleet.upstream import TICK, Upstream
 from gateway.http.client import Receive, Scope, Send
+from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
 from gateway.http.ops import Ops, is_control_path, refusal
 from gateway.http.proxy import Proxy
@@ -41,7 +44,7 @@ from gateway.telemetry.collector import MetricsPage
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.sources import Sources
-from gateway.types import Clock
+from gateway.types import Clock, Role
 from gateway.version import VERSION
 from policies.registry import build
 
@@ -83,7 +86,14 @@ class Gateway:
         self.proxy = Proxy(
             settings=settings,
             fleet=self.fleet,
-            upstreams=self.upstreams,
+            dispatcher=Dispatcher(
+                fleet=self.fleet,
+                upstreams=self.upstreams,
+                index=self.index,
+                metrics=self.metrics,
+                clock=clock,
+                response_headers=settings.server.response_headers,
+            ),
             pools=self.pools,
             index=self.index,
             scale=self.scale,
@@ -187,7 +197,7 @@ class Gateway:
                 del self.loads[gone]
         serving: dict[str, list[BackendLoad]] = {}
         for other in self.fleet:
-            if other.state is BackendState.HEALTHY:
+            if other.state is BackendState.HEALTHY and other.role is Role.UNIFIED:
                 for model in (*other.models, ANY_MODEL):
                     serving.setdefault(model, []).append(self.loads[other.id])
         self.pools.update(serving)
@@ -231,7 +241,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     wrong = RequestError(str(error.detail))
     wrong.status = error.status_code
-    return refusal(request.method, request.url.path, wrong)
+    answer = refusal(request.method, request.url.path, wrong)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def check(settings: Settings) -> None:
@@ -253,6 +265,7 @@ def serve(settings: Settings) -> int:
     gateway = Gateway(settings)
     server = settings.server
     http: Any = GatewayProtocol if server.parser == "httptools" else "h11"
+    keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
     config = uvicorn.Config(
         gateway,
         host=server.host,
@@ -266,11 +279,25 @@ def serve(settings: Settings) -> int:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=int(server.keep_alive),
+        timeout_keep_alive=keep_alive,
     )
     _spare_the_collector()
+    # uvicorn takes the signal over while it runs, and raises it once more when it has ended.
+    signal.signal(signal.SIGTERM, _ended)
+    if gateway.access is not None:
+        _reopen_on_hangup(gateway.access)
     uvicorn.Server(config).run()
     return 0
+
+
+def _ended(number: int, frame: FrameType | None) -> NoReturn:
+    """Being told to stop is no failure."""
+    raise SystemExit(0)
+
+
+def _reopen_on_hangup(access: AccessLog) -> None:
+    """SIGHUP is what log rotation sends."""
+    signal.signal(signal.SIGHUP, lambda number, frame: access.reopen())
 
 
 def _spare_the_collector() -> None:

@@ -114,13 +114,22 @@ class Timeouts(Section, frozen=True):
     """Between two reads of a response."""
 
 
+class Retries(Section, frozen=True):
+    """Before the first byte of an answer, on another backend. Never after it."""
+
+    max_retries: Annotated[int, Meta(ge=0, le=10)] = 2
+    """Further backends that one request may be sent to."""
+    budget: Share = 0.2
+    """Retries per request in the long run, over all requests."""
+
+
 class Admin(Section, frozen=True):
     token: str | None = None
     """Bearer token of the admin API. Without one it answers loopback clients only."""
 
 
 class Log(Section, frozen=True):
-    level: str = "info"
+    level: Literal["debug", "info", "warning", "error"] = "info"
     access: str | None = None
     """File for one JSON line a request; "-" is standard output."""
 
@@ -133,6 +142,7 @@ class Settings(Section, frozen=True):
     index: Index = Index()
     health: Health = Health()
     timeouts: Timeouts = Timeouts()
+    retries: Retries = Retries()
     admin: Admin = Admin()
     log: Log = Log()
 

@@ -9,6 +9,27 @@ _WINDOW = 60.0
 _MAX_UTILISATION = 0.98
 
 
+class Decayed:
+    """A sum whose parts fade with time, by a factor of e a minute."""
+
+    __slots__ = ("_at", "_sum")
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._at = 0.0
+
+    def add(self, now: float, amount: float) -> None:
+        self._sum = self.at(now) + amount
+
+    def at(self, now: float) -> float:
+        """The sum as of now."""
+        elapsed = now - self._at
+        if elapsed > 0.0:
+            self._sum *= exp(-elapsed / _WINDOW)
+            self._at = now
+        return self._sum
+
+
 class Congestion:
     """The price of a second of prefill work, which grows with how busy the pool is.
 
@@ -17,21 +38,18 @@ class Congestion:
     when load is high and so destroys the reuse that kept the load bearable.
     """
 
-    __slots__ = ("_at", "_work")
+    __slots__ = ("_work",)
 
     def __init__(self) -> None:
-        self._work = 0.0
-        self._at = 0.0
+        self._work = Decayed()
 
     def add(self, now: float, seconds: float) -> None:
         """Count work that is dispatched now."""
-        self._decay(now)
-        self._work += seconds
+        self._work.add(now, seconds)
 
     def utilisation(self, now: float, backends: int) -> float:
         """Share of their time that the backends spend on prefill, up to 0.98."""
-        self._decay(now)
-        rho = self._work / (_WINDOW * backends)
+        rho = self._work.at(now) / (_WINDOW * backends)
         return rho if rho < _MAX_UTILISATION else _MAX_UTILISATION
 
     def price(self, now: float, backends: int, mean_queue: float) -> float:
@@ -40,9 +58,3 @@ class Congestion:
         """
         rho = self.utilisation(now, backends)
         return 4.0 * rho / (1.0 - rho) + 0.5 * mean_queue
-
-    def _decay(self, now: float) -> None:
-        elapsed = now - self._at
-        if elapsed > 0.0:
-            self._work *= exp(-elapsed / _WINDOW)
-            self._at = now

@@ -17,6 +17,7 @@ from policies.cost import (
     prefill_seconds,
     queue_seconds,
 )
+from policies.placements import Placements
 from policies.rendezvous import highest
 from policies.rotation import Rotation
 
@@ -52,10 +53,11 @@ class PrefixAffinity:
 
     Ties. Sums within 2% or 5 ms of the lowest are as good as equal. Of those, the backends that
     hold most of the prompt win; of several that hold equally much, the one that the hash of the
-    session key, or else of the prompt's last whole block, falls to: conversations that share only
-    a system prompt spread over the backends that hold it, and every gateway replica agrees. When
-    nothing is cached anywhere the lowest sum wins as it is, which is the least loaded backend, and
-    the hash decides between equals. A request with neither session nor whole block takes turns.
+    session key falls to, or else of the prompt's last whole block: conversations that share only a
+    system prompt spread over the backends that hold it, and gateway replicas agree. A backend that
+    lately got more of such conversations than the others is passed over. When nothing is cached
+    anywhere the lowest sum wins as it is, which is the least loaded backend, and the hash decides
+    between equals. A request with neither session nor whole block takes turns.
 
     Inputs. Matched tokens, prompt tokens, expected output tokens; of each candidate pending and
     context tokens, requests in flight and decoding, capacity, prefill and decode rates.
@@ -78,6 +80,7 @@ class PrefixAffinity:
     def __init__(self, params: PrefixAffinityParams) -> None:
         self._params = params
         self._congestion: dict[str, Congestion] = {}
+        self._placements = Placements()
         self._rotation = Rotation()
 
     @property
@@ -158,9 +161,11 @@ class PrefixAffinity:
             tied = [tied[place] for place, count in enumerate(blocks) if count == most]
         if len(tied) == 1:
             return tied[0]
-        anchor = request.session.encode() if request.session else request.chain[-HASH_BYTES:]
-        if anchor:
-            return highest(anchor, tied)
+        if request.session:
+            return highest(request.session.encode(), tied)
+        if request.chain:
+            anchor, weight = request.chain[-HASH_BYTES:], float(request.prompt_tokens)
+            return self._placements.place(anchor, tied, request.now, weight)
         return self._rotation.next(request.model, tied)
 
 

@@ -15,12 +15,16 @@ from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
 
-PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models"})
+PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models", "/admin"})
 
 
 def is_control_path(path: str) -> bool:
-    """Whether a path belongs to the gateway itself and is never proxied."""
-    return path in PATHS or path.startswith(("/admin", "/v1/models/"))
+    """Whether a path belongs to the gateway itself and is never proxied.
+
+    So does a target that is no path (CONNECT's authority; with h11 also the absolute form): it
+    means something to a forward proxy, and nothing below a backend's URL.
+    """
+    return path in PATHS or path.startswith(("/admin/", "/v1/models/")) or not path.startswith("/")
 
 
 class Ops:

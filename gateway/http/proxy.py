@@ -13,18 +13,19 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 
+from msgspec import structs
+
 from gateway.config import Settings
-from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet, UnknownBackend
-from gateway.fleet.upstream import FailureKind, Upstream, UpstreamFailure
 from gateway.http.body import read_body
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
 from gateway.http.context import RequestContext
 from gateway.http.dialects.base import Dialect
 from gateway.http.dialects.registry import dialect_for
+from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import (
     InternalFailure,
     Overloaded,
@@ -32,8 +33,9 @@ from gateway.http.errors import (
     UnknownModel,
     UpstreamBroke,
 )
-from gateway.http.headers import Headers, RequestHeaders, read_request
-from gateway.http.relay import Relay
+from gateway.http.headers import RequestHeaders, read_request
+from gateway.http.outcome import note_answer
+from gateway.http.retry import RetryBudget, is_unserved
 from gateway.prefix.blocks import KEY_BYTES_PER_TOKEN, BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
@@ -51,12 +53,10 @@ logger = logging.getLogger("prefixgate.proxy")
 
 TYPICAL_OUTPUT = 300
 """Output tokens expected of a request that says nothing about it."""
-_BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 class Proxy:
     """Args:
-    upstreams: by backend id; the composition root keeps it in step with the fleet.
     observe: takes the record of each request once it has ended.
     """
 
@@ -65,7 +65,7 @@ class Proxy:
         *,
         settings: Settings,
         fleet: Fleet,
-        upstreams: Mapping[str, Upstream],
+        dispatcher: Dispatcher,
         pools: Pools,
         index: PrefixIndex,
         scale: BlockScale,
@@ -76,7 +76,7 @@ class Proxy:
     ) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._upstreams = upstreams
+        self._dispatcher = dispatcher
         self._pools = pools
         self._index = index
         self._scale = scale
@@ -85,7 +85,8 @@ class Proxy:
         self._observe = observe
         self._clock = clock
         self._threshold = settings.scheduling.prefill_threshold
-        self._headers_on = settings.server.response_headers
+        self._max_retries = settings.retries.max_retries
+        self._budget = RetryBudget(settings.retries.budget)
         # Engines use the id to tell requests apart: unique across replicas and restarts.
         self._id_prefix = os.urandom(6).hex()
         self._ids = count(1)
@@ -132,8 +133,40 @@ class Proxy:
         record.model = prompt.model
         record.stream = prompt.stream
         record.keyed = bool(request.chain)
-        lease = await self._admit(context, self.pool(prompt.model), request)
-        await self._dispatch(context, lease)
+        await self._route(context, self.pool(prompt.model), request)
+
+    async def _route(self, context: RequestContext, pool: Pool, request: RouteRequest) -> None:
+        """Try backends until one has answered; each at most once."""
+        self._budget.earn()
+        tried: tuple[str, ...] = ()
+        while True:
+            lease = await self._admit(context, pool, request, tried)
+            tried = (*tried, lease.backend_id)
+            may_retry = self._may_retry(pool, tried)
+            try:
+                failure = await self._dispatcher.send(context, lease, may_retry=may_retry)
+            except UnknownBackend:
+                raise _no_backend("The chosen backend was removed.") from None
+            relay = context.relay
+            assert relay is not None
+            if failure is None and not relay.refused:
+                return
+            unserved = failure is None or is_unserved(failure, relay.status)
+            gone = context.client.gone
+            if not (may_retry and unserved and not gone and self._budget.spend()):
+                if failure is not None:
+                    raise UpstreamBroke(failure)
+                relay.pass_on()
+                return
+            self._metrics.retries += 1
+            self._give_back(context)
+            match = self._index.match(request.chain) if request.chain else NO_MATCH
+            request = context.request = structs.replace(request, match=match, now=self._clock())
+
+    def _may_retry(self, pool: Pool, tried: tuple[str, ...]) -> bool:
+        return len(tried) <= self._max_retries and any(
+            load.id not in tried for load in pool.backends
+        )
 
     def understand(
         self, dialect: Dialect, headers: RequestHeaders, body: bytes
@@ -183,12 +216,14 @@ class Proxy:
 
     # admission
 
-    async def _admit(self, context: RequestContext, pool: Pool, request: RouteRequest) -> Lease:
+    async def _admit(
+        self, context: RequestContext, pool: Pool, request: RouteRequest, tried: tuple[str, ...]
+    ) -> Lease:
         context.phase = "queue"
         record = context.record
         record.prompt_tokens = request.prompt_tokens
         record.work_class = request.work_class
-        ticket = Ticket(request, context.granted, context.refused, self._index.match)
+        ticket = Ticket(request, context.granted, context.refused, self._index.match, avoid=tried)
         try:
             lease = pool.submit(ticket)
             if lease is None:
@@ -223,115 +258,6 @@ class Proxy:
             pool.cancel(ticket)
             context.waiting = None
 
-    # dispatch
-
-    async def _dispatch(self, context: RequestContext, lease: Lease) -> None:
-        context.phase = "connect"
-        try:
-            backend = self._fleet.get(lease.backend_id)
-        except UnknownBackend:  # removed between the grant and now
-            raise _no_backend("The chosen backend was removed.") from None
-        upstream = self._upstreams[backend.id]
-        request = context.request
-        if request is not None and request.chain:
-            context.booking = self._index.book(backend.id, request.chain)
-        headers = context.headers
-        assert headers is not None
-
-        def accepted() -> None:
-            if context.booking is not None:
-                self._index.confirm(context.booking)
-            relay = context.relay
-            if relay is not None and relay.scanner is not None:
-                lease.first_token()
-
-        relay = context.relay = Relay(
-            context.client,
-            context.dialect,
-            self._clock,
-            self._added_headers(context),
-            headers.accept_encoding,
-            accepted,
-        )
-        context.client.on_gone = relay.cancel
-        if context.client.gone:
-            relay.cancel()
-        head = self._request_head(context, backend)
-        head_only = context.scope["method"] == "HEAD"
-        connection = upstream.idle()
-        try:
-            while True:
-                if connection is None:
-                    connection = await upstream.dial()
-                if relay.cancelled:
-                    upstream.park(connection)
-                    raise ClientGone
-                context.phase = "answer"
-                relay.carry(connection)
-                connection.send(head, context.body, relay, head_only=head_only)
-                try:
-                    await relay.done
-                    break
-                except UpstreamFailure as failure:
-                    # The backend closed an idle connection just as it was taken: nothing of the
-                    # request was seen, so sending it once more on a new one is safe.
-                    if failure.kind is not FailureKind.RESET or not connection.reused:
-                        raise
-                    self._metrics.redials += 1
-                    connection = None
-        except UpstreamFailure as failure:
-            self._metrics.upstream_error(backend.id, failure.kind.value)
-            gone = failure.kind is FailureKind.CONNECT
-            self._fleet.report_failure(backend.id, str(failure), gone=gone)
-            raise UpstreamBroke(failure) from None
-        if relay.failure is not None:
-            self._metrics.upstream_error(backend.id, relay.failure.kind.value)
-            self._fleet.report_failure(backend.id, str(relay.failure))
-        elif relay.status:
-            if relay.status >= 500 and relay.status not in (501, 503):
-                self._fleet.report_failure(backend.id, f"status {relay.status}")
-            else:
-                self._fleet.report_success(backend.id)
-
-    def _request_head(self, context: RequestContext, backend: Backend) -> bytes:
-        scope = context.scope
-        headers = context.headers
-        assert headers is not None
-        query = scope["query_string"]
-        target = backend.address.base_path.encode() + scope["raw_path"]
-        if query:
-            target += b"?" + query
-        body = context.body
-        framing = b"content-length: %d\r\n" % len(body)
-        if not body and scope["method"] in _BODILESS:
-            framing = b""
-        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n" % (
-            scope["method"].encode(),
-            target,
-            backend.address.authority.encode(),
-            headers.forward,
-            context.record.id.encode(),
-            framing,
-        )
-
-    def _added_headers(self, context: RequestContext) -> Headers:
-        headers = context.headers
-        added = [
-            (
-                b"x-request-id",
-                (headers.request_id if headers else b"") or context.record.id.encode(),
-            )
-        ]
-        record = context.record
-        if self._headers_on and context.lease is not None:
-            added += (
-                (b"x-prefixgate-backend", record.backend.encode()),
-                (b"x-prefixgate-decision", record.reason.encode() if record.reason else b""),
-                (b"x-prefixgate-matched-tokens", b"%d" % record.matched_tokens),
-                (b"x-prefixgate-queue-ms", b"%d" % (record.queue_seconds * 1000)),
-            )
-        return added
-
     def assume_prefilled(self, now: float) -> None:
         """Take the prefills of answers that are no streams to be done when they should be.
 
@@ -359,7 +285,7 @@ class Proxy:
         body = context.dialect.error(
             error.status, str(error), type=error.type, code=error.code, param=error.param
         )
-        headers = [(b"content-type", b"application/json"), *self._added_headers(context)]
+        headers = [(b"content-type", b"application/json"), *self._dispatcher.added_headers(context)]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
         if error.close:
@@ -368,20 +294,25 @@ class Proxy:
         client.write(body)
         client.end()
 
+    def _give_back(self, context: RequestContext) -> None:
+        if context.booking is not None:
+            # After a confirmation this does nothing.
+            self._index.withdraw(context.booking)
+            context.booking = None
+        if context.lease is not None:
+            context.lease.release()
+            context.lease = None
+
     def _close(self, context: RequestContext) -> None:
         context.client.on_gone = None
         record = context.record
         del self.live[record.id]
         relay, context.relay = context.relay, None  # the relay's callback refers to the context
         now = self._clock()
-        if context.booking is not None:
-            # After a confirmation this does nothing.
-            self._index.withdraw(context.booking)
-        if context.lease is not None:
-            context.lease.release()
+        self._give_back(context)
         record.duration = now - record.arrived
         if relay is not None:
-            _note_answer(relay, record)
+            note_answer(relay, record)
         if record.outcome is Outcome.CANCELLED:
             record.disconnect_phase = context.phase
         self._observe(record)
@@ -414,40 +345,3 @@ _REFUSALS = {
     RefusalReason.NO_BACKEND: "No backend that serves this model is available.",
     RefusalReason.SHUTTING_DOWN: "The gateway is shutting down.",
 }
-
-
-def _note_answer(relay: Relay, record: RequestRecord) -> None:
-    """Write down how the answer went."""
-    scanner = relay.scanner
-    usage = relay.usage
-    if relay.status:
-        record.status = relay.status
-    if scanner is not None:
-        record.output_tokens = scanner.tokens
-        usage = scanner.usage
-        if relay.first_at is not None:
-            record.ttft = relay.first_at - record.arrived
-            if relay.ended_at is not None and scanner.tokens > 1:
-                record.tpot = (relay.ended_at - relay.first_at) / (scanner.tokens - 1)
-    if usage is not None:
-        record.reported_prompt_tokens = usage.prompt_tokens
-        record.reported_cached_tokens = usage.cached_tokens
-        if usage.output_tokens is not None:
-            record.output_tokens = usage.output_tokens
-    if record.outcome is None:
-        record.outcome = _outcome(relay)
-
-
-def _outcome(relay: Relay) -> Outcome:
-    if relay.cancelled:
-        return Outcome.CANCELLED
-    if relay.failure is not None:
-        return Outcome.TIMEOUT if relay.failure.kind.is_timeout else Outcome.UPSTREAM_ERROR
-    if relay.scanner is not None and relay.scanner.error is not None:
-        return Outcome.UPSTREAM_ERROR
-    status = relay.status
-    if status in (429, 503):
-        return Outcome.BACKPRESSURE
-    if status >= 500:
-        return Outcome.UPSTREAM_ERROR
-    return Outcome.CLIENT_ERROR if status >= 400 else Outcome.OK

@@ -18,6 +18,7 @@ from gateway.http.client import Client
 from gateway.http.dialects.base import Dialect, Usage
 from gateway.http.errors import MESSAGES
 from gateway.http.headers import ResponseHeaders, read_response
+from gateway.http.retry import REFUSING
 from gateway.http.sse import StreamScanner
 from gateway.types import Clock
 
@@ -41,6 +42,7 @@ class Relay:
         accept_encoding: the client's, to know whether it can read a compressed answer.
         on_accepted: called once, when the backend has shown that it took the work: the first
             content of a stream, the head of any other successful answer.
+        may_retry: keep a refusal back: the request may be served by another backend.
 
     Attributes:
         done: result None when the answer ended or the client left; exception UpstreamFailure
@@ -48,6 +50,7 @@ class Relay:
         status: the backend's status, 0 before its head.
         first_at, ended_at: seconds on the clock; `first_at` is the first content of a stream.
         failure: what broke the answer, also after its head was sent.
+        refused: the backend's refusal is here in full and was kept back; `pass_on` sends it.
         scanner: the event stream's; None for any other answer.
         usage: what the engine reported in an answer that is not a stream.
     """
@@ -63,6 +66,7 @@ class Relay:
         "_head",
         "_held",
         "_held_bytes",
+        "_may_retry",
         "_on_accepted",
         "_recode",
         "cancelled",
@@ -70,6 +74,7 @@ class Relay:
         "ended_at",
         "failure",
         "first_at",
+        "refused",
         "scanner",
         "status",
         "usage",
@@ -83,6 +88,7 @@ class Relay:
         extra: Headers,
         accept_encoding: bytes,
         on_accepted: Callable[[], None],
+        may_retry: bool,
     ) -> None:
         self._client = client
         self._dialect = dialect
@@ -90,6 +96,8 @@ class Relay:
         self._extra = extra
         self._accept_encoding = accept_encoding
         self._on_accepted = on_accepted
+        self._may_retry = may_retry
+        self.refused = False
         self._carrier: Carrier | None = None
         self._head: ResponseHeaders | None = None
         self._held: list[bytes] | None = None
@@ -139,6 +147,9 @@ class Relay:
         if ok:
             self._on_accepted()
         length = head.length
+        if not ok and self._may_retry and status in REFUSING:
+            self._held = [first]
+            return
         small = (
             head.content_type.startswith(b"application/json")
             if length is None
@@ -176,6 +187,7 @@ class Relay:
         held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > HOLD_BYTES:
+            self._may_retry = False
             self._held = None
             self._start(self._length(), b"".join(held))
 
@@ -196,6 +208,10 @@ class Relay:
         client = self._client
         scanner = self.scanner
         if self._held is not None:
+            if self._may_retry and self.status in REFUSING:
+                self.refused = True
+                self._settle()
+                return
             body = b"".join(self._held)
             self._held = None
             if 200 <= self.status < 300 and b'"usage"' in body:
@@ -203,10 +219,11 @@ class Relay:
             # HEAD: a length and no body
             self._start(len(body) or self._length(), body)
         elif scanner is not None:
+            between = scanner.at_boundary
             scanner.finish()
             if not framed and not scanner.done and self._dialect.ends_with_marker:
                 # Closing is how this backend ends a body, and also how it dies.
-                self.on_failure(UpstreamFailure(FailureKind.INCOMPLETE))
+                self._break_off(UpstreamFailure(FailureKind.INCOMPLETE), between)
                 return
         client.end()
         self._settle()
@@ -214,13 +231,28 @@ class Relay:
     def on_failure(self, failure: UpstreamFailure) -> None:
         self.ended_at = self._clock()
         self.failure = failure
+        if self._client.started:
+            scanner = self.scanner
+            self._break_off(failure, scanner is not None and scanner.at_boundary)
+        elif not self.done.done():
+            self.done.set_exception(failure)
+
+    def pass_on(self) -> None:
+        """Send the refusal that was kept back."""
+        body = b"".join(self._held or ())
+        self._held = None
+        self._start(len(body) or self._length(), body)
+        self._client.end()
+
+    def _break_off(self, failure: UpstreamFailure, between: bool) -> None:
+        """End an answer whose head is out, so that it cannot look complete.
+
+        Args:
+            between: what was sent ends between two events of a stream.
+        """
+        self.failure = failure
         client = self._client
-        if not client.started:
-            if not self.done.done():
-                self.done.set_exception(failure)
-            return
-        scanner = self.scanner
-        if scanner is not None and scanner.at_boundary and (self._decoder is None or self._recode):
+        if between and (self._decoder is None or self._recode):
             client.write(
                 self._dialect.error_event(
                     502,

@@ -143,7 +143,7 @@ class Pool:
             self.pump()
         now = self._clock()
         if not queue.tickets:
-            candidates = with_room(self._backends, queue.limits, ticket.request)
+            candidates = self._open_to(queue, ticket)
             if candidates:
                 try:
                     return self._grant(queue, ticket.request, candidates, now, 0.0)
@@ -257,7 +257,7 @@ class Pool:
         ticket = queue.head()
         try:
             request = ticket.refresh(now)
-            candidates = with_room(self._backends, queue.limits, request)
+            candidates = self._open_to(queue, ticket)
             if not candidates:
                 return False
             queue.remove(ticket)
@@ -306,6 +306,12 @@ class Pool:
             now,
             waited,
         )
+
+    def _open_to(self, queue: ClassQueue, ticket: Ticket) -> list[BackendLoad]:
+        """The backends that have room for a ticket's request and are not to be avoided."""
+        roomy = with_room(self._backends, queue.limits, ticket.request)
+        avoid = ticket.avoid
+        return [load for load in roomy if load.id not in avoid] if avoid else roomy
 
     def _refuse_all(
         self, queue: ClassQueue, tickets: Sequence[Ticket], reason: RefusalReason

@@ -100,6 +100,7 @@ class Ticket:
     on_refuse: Callable[[Refusal], None]
     rematch: Callable[[Chain], Match] | None = None
     max_wait: float | None = None
+    avoid: tuple[str, ...] = ()
     submitted: float = field(init=False, default=0.0)
     deadline: float = field(init=False, default=inf)
 

@@ -288,6 +288,13 @@ FAMILIES: tuple[Family, ...] = (
         _upstream_errors,
     ),
     Family(
+        "prefixgate_retries_total",
+        "counter",
+        (),
+        "Requests sent to another backend after one had refused or failed them",
+        lambda scrape: [((), scrape.metrics.retries)],
+    ),
+    Family(
         "prefixgate_upstream_redials_total",
         "counter",
         (),

@@ -124,6 +124,7 @@ class Metrics:
         refusals: requests that admission refused, by class and reason.
         disconnects: clients that left, by phase.
         redials: requests sent again because a reused connection was already dead.
+        retries: requests sent to another backend after one had refused or failed them.
         cache_overestimate, cache_underestimate: how far, in tokens, the prediction lay above or
             below what the engine says was cached; exact ones are under.
         loop_lag: seconds by which the event loop ran a timer late.
@@ -139,6 +140,7 @@ class Metrics:
         self.refusals: dict[tuple[WorkClass, str], int] = {}
         self.disconnects: dict[str, int] = {}
         self.redials = 0
+        self.retries = 0
         self.cache_overestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.cache_underestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.loop_lag = Histogram(LOOP_LAG_BOUNDS)

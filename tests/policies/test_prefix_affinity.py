@@ -1,6 +1,5 @@
-from msgspec.structs import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.types import Reason
 from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
@@ -107,14 +106,17 @@ def test_R11_requests_without_a_key_are_spread() -> None:
 
 
 def test_cold_prompts_on_idle_backends_are_spread_by_their_hash() -> None:
-    affinity, candidates = policy(), views("abc")
+    affinity, replica, candidates = policy(), policy(), views("abc")
 
     def choose(number: int) -> str:
-        return affinity.choose(request(links=chain("system", str(number))), candidates).backend
+        asked = request(links=chain("system", str(number)))
+        chosen = affinity.choose(asked, candidates).backend
+        # replicas that have seen the same agree without talking
+        assert replica.choose(asked, candidates).backend == chosen
+        return chosen
 
     spread = counts(choose, 300)
-    assert all(spread[id] > 60 for id in "abc")
-    assert [choose(number) for number in range(50)] == [choose(number) for number in range(50)]
+    assert all(spread[id] > 80 for id in "abc")
 
 
 def test_R08_a_system_prompt_that_all_hold_makes_no_monopoly() -> None:
@@ -186,3 +188,15 @@ def test_explain_shows_the_terms_of_the_scores_and_changes_nothing() -> None:
         assert terms["total"] == score
     assert explained[0]["memory"] > 0
     assert explained[1]["price"] > 0
+
+
+def test_new_conversations_are_spread_evenly_over_idle_backends() -> None:
+    affinity = PrefixAffinity(PrefixAffinityParams())
+    candidates = views("abc")
+    placed = counts(
+        lambda turn: (
+            affinity.choose(request(links=chain(f"conversation {turn}")), candidates).backend
+        ),
+        30,
+    )
+    assert min(placed.values()) >= 7

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import fields
+from msgspec.structs import fields
 from pathlib import Path
 from typing import Any
 

@@ -1,0 +1,159 @@
+"""Sending a request to the backend it has a lease for, and telling the fleet how that went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.fleet.backend import Backend
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.upstream import FailureKind, Upstream, UpstreamFailure
+from gateway.http.client import ClientGone
+from gateway.http.context import RequestContext
+from gateway.http.headers import Headers
+from gateway.http.relay import Relay
+from gateway.prefix.index import PrefixIndex
+from gateway.scheduling.lease import Lease
+from gateway.telemetry.metrics import Metrics
+from gateway.types import Clock
+
+_BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+
+
+class Dispatcher:
+    """Args:
+    upstreams: by backend id; the composition root keeps it in step with the fleet.
+    response_headers: whether answers say which backend served them, and why.
+    """
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        upstreams: Mapping[str, Upstream],
+        index: PrefixIndex,
+        metrics: Metrics,
+        clock: Clock,
+        response_headers: bool,
+    ) -> None:
+        self._fleet = fleet
+        self._upstreams = upstreams
+        self._index = index
+        self._metrics = metrics
+        self._clock = clock
+        self._response_headers = response_headers
+
+    async def send(
+        self, context: RequestContext, lease: Lease, *, may_retry: bool
+    ) -> UpstreamFailure | None:
+        """Run one exchange. The context then has its relay, which says how far it came.
+
+        Args:
+            may_retry: a refusal by the backend is kept back, in case another one serves.
+
+        Returns:
+            Why nothing was sent to the client; None when the relay took over.
+
+        Raises:
+            UnknownBackend: it was removed between the grant and now.
+            ClientGone: the client left while the connection was made.
+        """
+        context.phase = "connect"
+        backend = self._fleet.get(lease.backend_id)
+        request, headers = context.request, context.headers
+        assert request is not None
+        assert headers is not None
+        if request.chain:
+            context.booking = self._index.book(backend.id, request.chain)
+
+        def accepted() -> None:
+            if context.booking is not None:
+                self._index.confirm(context.booking)
+            if relay.scanner is not None:
+                lease.first_token()
+
+        relay = context.relay = Relay(
+            context.client,
+            context.dialect,
+            self._clock,
+            self.added_headers(context),
+            headers.accept_encoding,
+            accepted,
+            may_retry,
+        )
+        context.client.on_gone = relay.cancel
+        if context.client.gone:
+            relay.cancel()
+        try:
+            await self._exchange(context, relay, backend)
+        except UpstreamFailure as failure:
+            self._failed(backend, failure)
+            return failure
+        if relay.failure is not None:
+            self._failed(backend, relay.failure)
+        elif relay.status >= 500 and relay.status not in (501, 503):
+            self._fleet.report_failure(backend.id, f"status {relay.status}")
+        elif relay.status:
+            self._fleet.report_success(backend.id)
+        return None
+
+    async def _exchange(self, context: RequestContext, relay: Relay, backend: Backend) -> None:
+        upstream = self._upstreams[backend.id]
+        head = _request_head(context, backend)
+        head_only = context.scope["method"] == "HEAD"
+        connection = upstream.idle()
+        while True:
+            if connection is None:
+                connection = await upstream.dial()
+            if relay.cancelled:
+                upstream.park(connection)
+                raise ClientGone
+            context.phase = "answer"
+            relay.carry(connection)
+            connection.send(head, context.body, relay, head_only=head_only)
+            try:
+                await relay.done
+                return
+            except UpstreamFailure as failure:
+                # The backend closed an idle connection just as it was taken: nothing of the
+                # request was seen, so sending it once more on a new one is safe.
+                if failure.kind is not FailureKind.RESET or not connection.reused:
+                    raise
+                self._metrics.redials += 1
+                connection = None
+
+    def _failed(self, backend: Backend, failure: UpstreamFailure) -> None:
+        self._metrics.upstream_error(backend.id, failure.kind.value)
+        gone = failure.kind is FailureKind.CONNECT
+        self._fleet.report_failure(backend.id, str(failure), gone=gone)
+
+    def added_headers(self, context: RequestContext) -> Headers:
+        """What the gateway adds to an answer, its own or a backend's."""
+        headers, record = context.headers, context.record
+        request_id = headers.request_id if headers is not None else b""
+        added = [(b"x-request-id", request_id or record.id.encode())]
+        if self._response_headers and record.reason is not None:
+            added += (
+                (b"x-prefixgate-backend", record.backend.encode()),
+                (b"x-prefixgate-decision", record.reason.encode()),
+                (b"x-prefixgate-matched-tokens", b"%d" % record.matched_tokens),
+                (b"x-prefixgate-queue-ms", b"%d" % (record.queue_seconds * 1000)),
+            )
+        return added
+
+
+def _request_head(context: RequestContext, backend: Backend) -> bytes:
+    scope, headers, body = context.scope, context.headers, context.body
+    assert headers is not None
+    query = scope["query_string"]
+    target = backend.address.base_path.encode() + scope["raw_path"]
+    if query:
+        target += b"?" + query
+    bodiless = not body and scope["method"] in _BODILESS
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n" % (
+        scope["method"].encode(),
+        target,
+        backend.address.authority.encode(),
+        headers.forward,
+        context.record.id.encode(),
+        b"" if bodiless else b"content-length: %d\r\n" % len(body),
+    )

@@ -1,0 +1,45 @@
+"""How an answer went, written down in its request's record."""
+
+from __future__ import annotations
+
+from gateway.http.relay import Relay
+from gateway.telemetry.record import RequestRecord
+from gateway.types import Outcome
+
+
+def note_answer(relay: Relay, record: RequestRecord) -> None:
+    """Fill in what the relay has seen: status, latencies, token counts, outcome."""
+    scanner = relay.scanner
+    usage = relay.usage
+    if relay.status:
+        record.status = relay.status
+    if scanner is not None:
+        record.output_tokens = scanner.tokens
+        usage = scanner.usage
+        if relay.first_at is not None:
+            record.ttft = relay.first_at - record.arrived
+            if relay.ended_at is not None and scanner.tokens > 1:
+                record.tpot = (relay.ended_at - relay.first_at) / (scanner.tokens - 1)
+    if usage is not None:
+        record.reported_prompt_tokens = usage.prompt_tokens
+        record.reported_cached_tokens = usage.cached_tokens
+        if usage.output_tokens is not None:
+            record.output_tokens = usage.output_tokens
+    if record.outcome is None:
+        record.outcome = outcome_of(relay)
+
+
+def outcome_of(relay: Relay) -> Outcome:
+    """The one outcome of an answer that was relayed, at least in part."""
+    if relay.cancelled:
+        return Outcome.CANCELLED
+    if relay.failure is not None:
+        return Outcome.TIMEOUT if relay.failure.kind.is_timeout else Outcome.UPSTREAM_ERROR
+    if relay.scanner is not None and relay.scanner.error is not None:
+        return Outcome.UPSTREAM_ERROR
+    status = relay.status
+    if status in (429, 503):
+        return Outcome.BACKPRESSURE
+    if status >= 500:
+        return Outcome.UPSTREAM_ERROR
+    return Outcome.CLIENT_ERROR if status >= 400 else Outcome.OK

@@ -1,0 +1,1 @@
+"""Real vLLM engines behind the gateway, on a machine without a GPU."""
