@@ -155,6 +155,7 @@ class Gateway:
             if now >= due:
                 due = now + TICK
                 self.proxy.assume_prefilled(now)
+                self.proxy.ping_silent()
                 self.index.reclaim(RECLAIMED)
                 for upstream in tuple(self.upstreams.values()):
                     upstream.tick()

@@ -48,6 +48,10 @@ class Server(Section, frozen=True):
     """How long a client may take to send a request's body after its head."""
     parser: Literal["httptools", "h11"] = "httptools"
     """h11 is stricter and slower; answers then go through plain ASGI."""
+    stream_ping: Seconds | None = None
+    """Send a comment into an event stream that has been silent for so long, from the moment its
+    backend has it, so that nothing on the way takes it for dead. Clients ignore comments. An error
+    that comes after the first one is an event in a stream with status 200."""
     response_headers: bool = True
     """Whether answers carry x-prefixgate-backend, -decision, -matched-tokens and -queue-ms."""
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import uvloop
@@ -163,24 +163,34 @@ def _verdict(before: Summary, after: Summary) -> str:
 
 def _stay(processes: Processes, port: int) -> None:
     """Until Ctrl-C."""
-    base = f"http://{HOST}:{port}"
-    content = "Blocks of a prompt are hashed in a chain, each with all before it. " * 8
-    messages = [{"role": "user", "content": content + "Why?"}]
-    body = json.dumps({"model": MODEL, "messages": messages, "max_tokens": 24})
-    post = f"-H 'content-type: application/json' -d '{body}'"
+    lines = "\n".join(f"\n  {line}" for line in curl_lines(f"http://{HOST}:{port}"))
     print(
-        "\nThe fleet is still running. To try (send the first twice: the second time it matches):\n"
-        f"\n  curl -i {base}/v1/chat/completions {post}\n"
-        f"\n  curl -s {base}/admin/v1/explain {post}\n"
-        f"\n  curl -s {base}/admin/v1/backends\n"
-        f"\n  curl -s {base}/metrics\n"
-        "\nCtrl-C ends it.",
+        "\nThe fleet is still running. To try (send the first twice: the second time it matches):"
+        f"\n{lines}\n\nCtrl-C ends it.",
         flush=True,
     )
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             processes.check()
             time.sleep(0.5)
+
+
+def curl_lines(base: str) -> list[str]:
+    """Commands that show what the gateway at `base` does."""
+    content = "Blocks of a prompt are hashed in a chain, each with all before it. " * 4 + "Why?"
+    messages = [{"role": "user", "content": content}]
+    chat = {"model": MODEL, "messages": messages, "max_tokens": 24}
+    path = "/v1/chat/completions"
+    return [
+        f"curl -i {base}{path} {_posting(chat)}",
+        f"curl -s {base}/admin/v1/explain {_posting({'path': path, 'body': chat})}",
+        f"curl -s {base}/admin/v1/backends",
+        f"curl -s {base}/metrics",
+    ]
+
+
+def _posting(body: dict[str, Any]) -> str:
+    return f"-H 'content-type: application/json' -d '{json.dumps(body)}'"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class RequestContext(msgspec.Struct):
         lease: admission.
         booking: what the index was told in advance; None without a prompt key.
         relay: dispatch.
+        opened: comments were sent to the client while a backend that then failed was silent.
     """
 
     scope: Scope
@@ -41,6 +42,7 @@ class RequestContext(msgspec.Struct):
     lease: Lease | None = None
     booking: Booking | None = None
     relay: Relay | None = None
+    opened: bool = False
     waiting: asyncio.Future[Lease] | None = None
 
     # told by the pool when a ticket had to wait

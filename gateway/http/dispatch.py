@@ -79,6 +79,7 @@ class Dispatcher:
             headers.accept_encoding,
             accepted,
             may_retry,
+            context.opened,
         )
         context.client.on_gone = relay.cancel
         if context.client.gone:

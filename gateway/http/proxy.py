@@ -149,6 +149,7 @@ class Proxy:
                 raise _no_backend("The chosen backend was removed.") from None
             relay = context.relay
             assert relay is not None
+            context.opened = relay.opened
             if failure is None and not relay.refused:
                 return
             unserved = failure is None or is_unserved(failure, relay.status)
@@ -258,6 +259,16 @@ class Proxy:
             pool.cancel(ticket)
             context.waiting = None
 
+    def ping_silent(self) -> None:
+        """Send comments into the streams that are silent; called every `TICK` seconds."""
+        limit = self._settings.server.stream_ping
+        if limit is None:
+            return
+        for context in tuple(self.live.values()):
+            relay = context.relay
+            if relay is not None and context.record.stream and context.dialect.ends_with_marker:
+                relay.ping(limit)
+
     def assume_prefilled(self, now: float) -> None:
         """Take the prefills of answers that are no streams to be done when they should be.
 
@@ -280,7 +291,15 @@ class Proxy:
             record.outcome = Outcome.CANCELLED
             return
         if client.started:
-            client.abort()
+            if context.opened:
+                client.write(
+                    context.dialect.error_event(
+                        error.status, str(error), type=error.type, code=error.code
+                    )
+                )
+                client.end()
+            else:
+                client.abort()
             return
         body = context.dialect.error(
             error.status, str(error), type=error.type, code=error.code, param=error.param

@@ -13,9 +13,10 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.fleet.upstream import FailureKind, Headers, UpstreamFailure
+from gateway.fleet.upstream import TICK, FailureKind, Headers, UpstreamFailure
 from gateway.http.client import Client
 from gateway.http.dialects.base import Dialect, Usage
+from gateway.http.dialects.errors import error_message
 from gateway.http.errors import MESSAGES
 from gateway.http.headers import ResponseHeaders, read_response
 from gateway.http.retry import REFUSING
@@ -23,6 +24,12 @@ from gateway.http.sse import StreamScanner
 from gateway.types import Clock
 
 HOLD_BYTES = 256 * 1024
+_COMMENT = b": waiting\n\n"
+_STREAM_HEAD = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
 _COMPRESSED = frozenset({b"gzip", b"x-gzip", b"deflate"})
 
 
@@ -43,12 +50,14 @@ class Relay:
         on_accepted: called once, when the backend has shown that it took the work: the first
             content of a stream, the head of any other successful answer.
         may_retry: keep a refusal back: the request may be served by another backend.
+        opened: an event stream was begun for this request before, with comments only.
 
     Attributes:
         done: result None when the answer ended or the client left; exception UpstreamFailure
             when it failed before anything was sent to the client.
         status: the backend's status, 0 before its head.
         first_at, ended_at: seconds on the clock; `first_at` is the first content of a stream.
+        opened: the client has a head and comments of ours, and nothing of an answer yet.
         failure: what broke the answer, also after its head was sent.
         refused: the backend's refusal is here in full and was kept back; `pass_on` sends it.
         scanner: the event stream's; None for any other answer.
@@ -66,14 +75,17 @@ class Relay:
         "_head",
         "_held",
         "_held_bytes",
+        "_lively",
         "_may_retry",
         "_on_accepted",
+        "_quiet",
         "_recode",
         "cancelled",
         "done",
         "ended_at",
         "failure",
         "first_at",
+        "opened",
         "refused",
         "scanner",
         "status",
@@ -89,6 +101,7 @@ class Relay:
         accept_encoding: bytes,
         on_accepted: Callable[[], None],
         may_retry: bool,
+        opened: bool = False,
     ) -> None:
         self._client = client
         self._dialect = dialect
@@ -97,6 +110,9 @@ class Relay:
         self._accept_encoding = accept_encoding
         self._on_accepted = on_accepted
         self._may_retry = may_retry
+        self._lively = False
+        self._quiet = 0.0
+        self.opened = opened
         self.refused = False
         self._carrier: Carrier | None = None
         self._head: ResponseHeaders | None = None
@@ -132,12 +148,39 @@ class Relay:
             self._carrier.abort()
         self._settle()
 
+    def ping(self, limit: float) -> None:
+        """Called every `TICK` seconds: send a comment after `limit` seconds of silence."""
+        if self._lively:
+            self._lively = False
+            self._quiet = 0.0
+            return
+        self._quiet += TICK
+        if self._quiet < limit or self._client.gone or self.done.done():
+            return
+        if self.status == 0:
+            if not self.opened:
+                self.opened = True
+                self._client.start(200, [*_STREAM_HEAD, *self._extra], None, _COMMENT)
+            else:
+                self._client.write(_COMMENT)
+        elif self.scanner is not None and self.scanner.at_boundary and self._plain():
+            self._client.write(_COMMENT)
+        self._quiet = 0.0
+
+    def _plain(self) -> bool:
+        """What the client gets is not compressed, so that something may be added to it."""
+        return self._decoder is None or self._recode
+
     # Sink
 
     def on_head(self, status: int, headers: Headers, first: bytes) -> None:
         self.status = status
         head = self._head = read_response(headers)
         ok = 200 <= status < 300
+        self._lively = True
+        if self.opened and not (ok and head.content_type.startswith(b"text/event-stream")):
+            self._held = [first]
+            return
         if head.content_type.startswith(b"text/event-stream"):
             self._begin_stream(head, ok)
             data = self._read(first) if first else b""
@@ -168,13 +211,14 @@ class Relay:
             head.forward.append((b"x-accel-buffering", b"no"))
         if head.content_encoding in _COMPRESSED:
             self._decoder = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, as it says
-            if not _accepts(self._accept_encoding, head.content_encoding):
+            if self.opened or not _accepts(self._accept_encoding, head.content_encoding):
                 self._recode = True
                 head.forward = [pair for pair in head.forward if pair[0] != b"content-encoding"]
         if ok:
             self.scanner = self._dialect.scanner()
 
     def on_body(self, data: bytes) -> None:
+        self._lively = True
         held = self._held
         if held is None:
             if self._decoder is not None:
@@ -186,7 +230,7 @@ class Relay:
             return
         held.append(data)
         self._held_bytes += len(data)
-        if self._held_bytes > HOLD_BYTES:
+        if self._held_bytes > HOLD_BYTES and not self.opened:
             self._may_retry = False
             self._held = None
             self._start(self._length(), b"".join(held))
@@ -216,8 +260,7 @@ class Relay:
             self._held = None
             if 200 <= self.status < 300 and b'"usage"' in body:
                 self.usage = self._dialect.usage(body)
-            # HEAD: a length and no body
-            self._start(len(body) or self._length(), body)
+            self._send(body)
         elif scanner is not None:
             between = scanner.at_boundary
             scanner.finish()
@@ -231,7 +274,7 @@ class Relay:
     def on_failure(self, failure: UpstreamFailure) -> None:
         self.ended_at = self._clock()
         self.failure = failure
-        if self._client.started:
+        if self._client.started and not (self.opened and self.status == 0):
             scanner = self.scanner
             self._break_off(failure, scanner is not None and scanner.at_boundary)
         elif not self.done.done():
@@ -241,8 +284,25 @@ class Relay:
         """Send the refusal that was kept back."""
         body = b"".join(self._held or ())
         self._held = None
-        self._start(len(body) or self._length(), body)
+        self._send(body)
         self._client.end()
+
+    def _send(self, body: bytes) -> None:
+        """Send a whole answer that was held back."""
+        if not self.opened:
+            # HEAD: a length and no body
+            self._start(len(body) or self._length(), body)
+        elif 200 <= self.status < 300:
+            self._client.write(b"data: %b\n\n" % body.replace(b"\n", b"\ndata: "))
+        else:
+            # The status is out; what it meant comes as an event.
+            self._client.write(
+                self._dialect.error_event(
+                    self.status,
+                    error_message(body) or f"The backend answered with status {self.status}.",
+                    type="upstream_error",
+                )
+            )
 
     def _break_off(self, failure: UpstreamFailure, between: bool) -> None:
         """End an answer whose head is out, so that it cannot look complete.
@@ -252,7 +312,7 @@ class Relay:
         """
         self.failure = failure
         client = self._client
-        if between and (self._decoder is None or self._recode):
+        if between and self._plain():
             client.write(
                 self._dialect.error_event(
                     502,
@@ -284,6 +344,11 @@ class Relay:
     def _start(self, length: int | None, body: bytes) -> None:
         head = self._head
         assert head is not None
+        if self.opened:
+            self.opened = False  # from here on the stream is the backend's
+            if body:
+                self._client.write(body)
+            return
         self._client.start(self.status, head.forward + self._extra, length, body)
 
     def _settle(self) -> None:

@@ -24,7 +24,7 @@ from loadtests.process import ProcessError, Processes
 from loadtests.progress import Progress
 from loadtests.real_engines.arm import Arm
 from loadtests.real_engines.conversations import ConversationError, conversations, hold
-from loadtests.real_engines.counters import read_counters
+from loadtests.real_engines.counters import read_counters, read_estimate
 from loadtests.real_engines.exchange import Exchange
 from loadtests.real_engines.fleet import Engine, Gateway, gateway
 from loadtests.real_engines.report import (
@@ -110,7 +110,7 @@ def _arm(
     finally:
         progress.close()
     counters = {id: read_counters(url).since(before[id]) for id, url in urls.items()}
-    return Arm(policy, exchanges, counters)
+    return Arm(policy, exchanges, counters, read_estimate(front.url))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadtests.real_engines.counters import Counters
+from loadtests.real_engines.counters import Counters, Estimate
 from loadtests.real_engines.exchange import Exchange
 
 
@@ -15,11 +15,13 @@ class Arm:
     Attributes:
         exchanges: in order of their ends.
         counters: by backend id, what its engine counted meanwhile.
+        estimate: what the gateway counted.
     """
 
     policy: str
     exchanges: Sequence[Exchange]
     counters: Mapping[str, Counters]
+    estimate: Estimate
 
     def at(self, backend: str) -> list[Exchange]:
         return [exchange for exchange in self.exchanges if exchange.backend == backend]

@@ -22,13 +22,13 @@ class ConversationError(RuntimeError):
 
 
 def conversations(count: int, seed: int) -> list[Session]:
-    """Chats of four turns over three system prompts, each of a few of the engines' blocks."""
+    """Chats of four turns over five system prompts, each of a few of the engines' blocks."""
     mix = Mix(
         chats=count,
         documents=0,
         one_offs=0,
         arrivals=0.0,
-        system_prompts=3,
+        system_prompts=5,
         system_tokens=(150, 250),
         opening_tokens=(150, 400),
         turn_tokens=(60, 200),

@@ -1,7 +1,8 @@
-"""What an engine counts about its own prefix cache."""
+"""What engines and the gateway count about prefix caches, read off their /metrics."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import httpx
@@ -25,13 +26,46 @@ def read_counters(url: str) -> Counters:
     Raises:
         httpx.HTTPError: it does not answer.
     """
+    totals = _totals(url)
+    return Counters(
+        int(totals["vllm:prefix_cache_queries_total"]),
+        int(totals["vllm:prefix_cache_hits_total"]),
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class Estimate:
+    """What a gateway counted since its start.
+
+    Attributes:
+        cached: tokens that engines told to have found cached.
+        error: difference from what it expected, in engine tokens, a request on average.
+    """
+
+    cached: int
+    error: float
+
+
+def read_estimate(url: str) -> Estimate:
+    """Of the gateway at `url`.
+
+    Raises:
+        httpx.HTTPError: it does not answer.
+    """
+    totals = _totals(url)
+    requests = totals["prefixgate_cached_tokens_error_count"]
+    return Estimate(
+        int(totals["prefixgate_reported_cached_tokens_total"]),
+        totals["prefixgate_cached_tokens_error_sum"] / max(requests, 1.0),
+    )
+
+
+def _totals(url: str) -> defaultdict[str, float]:
+    """By name, the sum of a metric's samples; 0 for one that is not there."""
     page = httpx.get(f"{url}/metrics", trust_env=False)
     page.raise_for_status()
-    totals: dict[str, float] = {}
+    totals: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(page.text):
         for sample in family.samples:
-            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-    return Counters(
-        int(totals.get("vllm:prefix_cache_queries_total", 0)),
-        int(totals.get("vllm:prefix_cache_hits_total", 0)),
-    )
+            totals[sample.name] += sample.value
+    return totals

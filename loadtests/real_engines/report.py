@@ -100,6 +100,12 @@ def checks(control: Arm, arm: Arm, block_sizes: Mapping[str, int | None]) -> Ite
     for one in (control, arm):
         equal = all(one.told(backend) == counted for backend, counted in one.counters.items())
         yield Check(equal, f"{one.policy}: engines' counters equal the sums over their answers")
+    told = arm.estimate
+    yield Check(
+        told.cached == arm.hits,
+        f"the gateway's metrics count the same {told.cached:,} cached tokens; it expected "
+        f"{told.error:.0f} more or less a request, in the engines' own tokens",
+    )
     sizes = [(pair, block_sizes[pair[1].backend]) for pair in arm.stayed()]
     exact = sum(
         size is not None and predicted(before, after, size) == after.cached

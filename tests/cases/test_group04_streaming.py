@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.config import Server
 from tests.conftest import StartBackend, StartGateway
 from tests.harness import sse
 from tests.harness.behaviour import Cut, Framing, Inside, UsageStyle
@@ -158,16 +157,16 @@ STYLES = (
 
 
 @by_route
-@pytest.mark.parametrize("bytewise", [False, True])
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.__name__)
 def test_S03_grammar_variants(
     direct: GatewayProcess,
     backend: FakeBackend,
     style: Callable[[bytes], bytes],
-    bytewise: bool,
+    split: bool,
     route: Route,
 ) -> None:
-    segment = None if not bytewise else 7 if route is RESPONSES else 1
+    segment = (1 if route is CHAT else 7) if split else None
     backend.behave(style=style, segment=segment, n_tokens=2)
     before = direct.metrics()
     answer = stream(direct, route)
@@ -344,9 +343,6 @@ def test_S07_it_ends_when_the_backend_ends(
 
 # S09
 
-HAS_PINGS = "stream_ping" in Server.__struct_fields__
-needs_pings = pytest.mark.skipif(not HAS_PINGS, reason="no setting for keep-alive comments")
-
 
 @by_route
 @pytest.mark.parametrize("early_head", [True, False])
@@ -360,7 +356,6 @@ def test_S09_no_bytes_of_our_own_during_a_silence(
     assert answer.stream.comments == []
 
 
-@needs_pings
 def test_S09_comments_during_a_silence(start_backend: StartBackend, gateway: StartGateway) -> None:
     backend = start_backend()
     gw = gateway([backend], server={"stream_ping": 1.0})

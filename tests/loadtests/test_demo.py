@@ -1,10 +1,13 @@
 """The demonstration itself, with real processes and a workload of a few requests."""
 
+import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gateway.admin.views import ExplainRequest
+from gateway.config import convert
 from loadtests import demo
 from loadtests.process import Processes
 from loadtests.workload import Mix
@@ -35,6 +38,17 @@ def test_it_measures_both_policies_and_ends_well(
     for recording in figures["recordings"].values():
         assert len({sample["backend"] for sample in recording["samples"]}) == demo.ENGINES
         assert all(sample["prompt_tokens"] and sample["ttft"] for sample in recording["samples"])
+
+
+def test_kept_fleet_comes_with_lines_that_the_gateway_understands() -> None:
+    chat, explain, *others = (shlex.split(line) for line in demo.curl_lines("http://gateway:1"))
+    asked = convert(msgspec.json.decode(explain[-1]), ExplainRequest, "explain")
+    assert asked.body == msgspec.json.decode(chat[-1])
+    assert chat[2] == f"http://gateway:1{asked.path}"
+    assert [line[-1] for line in others] == [
+        "http://gateway:1/admin/v1/backends",
+        "http://gateway:1/metrics",
+    ]
 
 
 def test_an_engine_that_dies_is_told(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from msgspec.json import encode
 
 _ANTHROPIC_TYPES = {
@@ -93,3 +96,22 @@ class AnthropicErrors:
     ) -> bytes:
         data = self.error(status, message, type=type, code=code, param=param)
         return b"event: error\ndata: %b\n\n" % data
+
+
+class _ErrorBody(msgspec.Struct, gc=False):
+    error: Any = None
+    message: Any = None
+
+
+_decode = msgspec.json.Decoder(_ErrorBody).decode
+
+
+def error_message(body: bytes) -> str | None:
+    """What an engine's error body says, whichever shape it has; None when it says nothing."""
+    try:
+        found = _decode(body)
+    except (ValueError, RecursionError):
+        return None
+    error = found.error
+    message = error.get("message") if isinstance(error, dict) else error or found.message
+    return message if isinstance(message, str) and message else None
