@@ -7,6 +7,8 @@ from math import exp
 _WINDOW = 60.0
 """Seconds over which dispatched work is averaged."""
 _MAX_UTILISATION = 0.98
+_MIN_AGE = 10.0
+"""Seconds before which too little has been seen to say how busy a pool is."""
 
 
 class Decayed:
@@ -38,18 +40,26 @@ class Congestion:
     when load is high and so destroys the reuse that kept the load bearable.
     """
 
-    __slots__ = ("_work",)
+    __slots__ = ("_since", "_work")
 
     def __init__(self) -> None:
         self._work = Decayed()
+        self._since: float | None = None
 
     def add(self, now: float, seconds: float) -> None:
         """Count work that is dispatched now."""
+        if self._since is None:
+            self._since = now
         self._work.add(now, seconds)
 
     def utilisation(self, now: float, backends: int) -> float:
         """Share of their time that the backends spend on prefill, up to 0.98."""
-        rho = self._work.at(now) / (_WINDOW * backends)
+        if self._since is None:
+            return 0.0
+        # What a sum that fades like this comes to after `age` seconds of one unit a second; the
+        # whole window only in the long run, and a gateway that has just started is no less busy.
+        age = max(now - self._since, _MIN_AGE)
+        rho = self._work.at(now) / (_WINDOW * (1.0 - exp(-age / _WINDOW)) * backends)
         return rho if rho < _MAX_UTILISATION else _MAX_UTILISATION
 
     def price(self, now: float, backends: int, mean_queue: float) -> float:

@@ -1,3 +1,5 @@
+from math import exp
+
 import pytest
 
 from policies.congestion import Congestion
@@ -33,4 +35,13 @@ def test_utilisation_stays_below_one() -> None:
 def test_a_clock_that_steps_back_does_no_harm() -> None:
     congestion = Congestion()
     congestion.add(10.0, 6.0)
-    assert congestion.utilisation(5.0, 1) == pytest.approx(0.1)
+    # as seen within the ten seconds that count at least
+    assert congestion.utilisation(5.0, 1) == pytest.approx(6.0 / (60.0 * (1.0 - exp(-1 / 6))))
+
+
+def test_a_pool_that_has_just_started_is_no_less_busy() -> None:
+    congestion = Congestion()
+    for second in range(20):
+        congestion.add(float(second), 1.0)
+        if second >= 10:
+            assert congestion.utilisation(float(second), 4) == pytest.approx(0.25, abs=0.04)

@@ -55,7 +55,7 @@ def test_a_turn_that_follows_a_stray_is_none_of_its_home() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"counters": {"a": Counters(1202, 0), "b": Counters(1401, 640)}}, "engines' counters"),
+        ({"counters": {"a": Counters(1203, 512), "b": Counters(1401, 640)}}, "engines' counters"),
         ({"estimate": Estimate(7, 0.0)}, "the gateway's metrics"),
     ],
 )
@@ -78,6 +78,7 @@ def test_an_idle_engine_proves_nothing() -> None:
 
 def test_the_tables_tell_totals() -> None:
     made = arm(HOME)
-    assert turns_table(made).splitlines()[-1].split() == [*"all 4 2,603 256 1,152 4.50".split()]
+    total = turns_table(made).splitlines()[-1]
+    assert total.split() == ["all", "4", "2,603", "256", "1,152", "4.50"]
     assert comparison_table(made).splitlines()[-1].split()[-2:] == ["1,152", "576"]
     assert "round_robin" in engines_table([CONTROL, made])
