@@ -196,12 +196,20 @@ class Gateway:
         for gone in [id for id in self.loads if id not in self.upstreams]:
             if not self.loads[gone].in_flight:
                 del self.loads[gone]
+        self.pools.update(self._serving())
+
+    def _serving(self) -> dict[str, list[BackendLoad]]:
+        """Who can take whole requests now, by model: prefill engines only where nobody else can."""
         serving: dict[str, list[BackendLoad]] = {}
-        for other in self.fleet:
-            if other.state is BackendState.HEALTHY and other.role is Role.UNIFIED:
+        healthy = [other for other in self.fleet if other.state is BackendState.HEALTHY]
+        whole = [other for other in healthy if other.role is not Role.PREFILL]
+        for backends in (whole, healthy):
+            found: dict[str, list[BackendLoad]] = {}
+            for other in backends:
                 for model in (*other.models, ANY_MODEL):
-                    serving.setdefault(model, []).append(self.loads[other.id])
-        self.pools.update(serving)
+                    found.setdefault(model, []).append(self.loads[other.id])
+            serving = found | serving
+        return serving
 
     def _forget_unloaded(self, backend: Backend) -> None:
         """A model that a backend no longer lists may come back with other weights."""

@@ -61,6 +61,7 @@ class BackendConfig(Section, frozen=True):
     kind: EngineKind | None = None
     """Detected when not given."""
     role: Role = Role.UNIFIED
+    """A prefill engine gets whole requests only while no other backend serves the model."""
     models: list[str] | None = None
     """Read from the backend's /v1/models when not given."""
     capacity_tokens: Count | None = None

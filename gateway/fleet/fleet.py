@@ -15,7 +15,7 @@ import msgspec
 from gateway.config import BackendConfig, Health
 from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
 from gateway.fleet.facts import EngineFacts
-from gateway.types import Clock, Role
+from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.fleet")
 
@@ -132,14 +132,6 @@ class Fleet:
         return backend
 
     # what can be served
-
-    def usable(self, model: str, role: Role) -> list[Backend]:
-        """Backends to which requests for a model can go now."""
-        return [
-            backend
-            for backend in self._backends.values()
-            if backend.role is role and backend.serves(model)
-        ]
 
     def models(self) -> set[str]:
         """Models that can be served now."""

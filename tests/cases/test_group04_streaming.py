@@ -356,22 +356,66 @@ def test_S09_no_bytes_of_our_own_during_a_silence(
     assert answer.stream.comments == []
 
 
-def test_S09_comments_during_a_silence(start_backend: StartBackend, gateway: StartGateway) -> None:
-    backend = start_backend()
-    gw = gateway([backend], server={"stream_ping": 1.0})
-    backend.behave(ttft=5.0)
-    answer = stream(gw, CHAT)
-    assert 3 <= len(answer.stream.comments) <= 5
-    assert answer.stream.text == sse.read(bytes(backend.requests[0].answer)).text
+PING = 0.2
+"""Seconds; the case's own second would only make the tests slower."""
 
-    backend.behave(ttft=2.5, status=500)
-    failed = stream(gw, CHAT)
-    assert failed.status == 200
-    assert len(failed.stream.errors) == 1
 
-    backend.behave(ttft=2.5)
-    plain = gw.post(CHAT.path, CHAT.body(["hello"]))
-    assert plain.content == backend.requests[-1].answer
+@pytest.fixture(scope="module")
+def pinging(shared_backend: FakeBackend, module_gateway: StartGateway) -> GatewayProcess:
+    return module_gateway([shared_backend], server={"stream_ping": PING}, **SETTINGS)
+
+
+@by_route
+@pytest.mark.parametrize("early_head", [True, False])
+def test_S09_comments_during_a_silence(
+    pinging: GatewayProcess, backend: FakeBackend, route: Route, early_head: bool
+) -> None:
+    # the idle limit is 1 s
+    backend.behave(ttft=4 * PING, early_head=early_head)
+    before = pinging.metrics()
+    answer = stream(pinging, route)
+    assert 1 <= len(answer.stream.comments) <= 4
+    assert answer.stream.events == sse.read(bytes(backend.requests[0].answer)).events
+    assert answer.end is End.FRAMED
+    assert pinging.outcomes_since(before) == {"ok": 1}
+
+
+@by_route
+@pytest.mark.parametrize("fault", ["400", "500", *Cut])
+def test_S09_an_error_after_a_comment_is_an_event(
+    pinging: GatewayProcess, backend: FakeBackend, route: Route, fault: str
+) -> None:
+    if fault.isdigit():
+        backend.behave(ttft=4 * PING, status=int(fault))
+    else:
+        backend.behave(script=(4 * PING, Cut(fault)))
+    answer = stream(pinging, route)
+    assert answer.status == 200
+    assert len(answer.stream.comments) >= 1
+    assert len(answer.stream.errors) == 1
+    assert not answer.stream.done
+    pinging.settles_idle()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_S09_no_comments_in_other_answers(
+    pinging: GatewayProcess, backend: FakeBackend, status: int
+) -> None:
+    backend.behave(ttft=4 * PING, status=status)
+    answer = pinging.post(CHAT.path, CHAT.body(["hello"]))
+    assert answer.status_code == status
+    assert answer.text.startswith("{")
+    assert answer.json()
+
+
+def test_S09_leaving_between_comments(pinging: GatewayProcess, backend: FakeBackend) -> None:
+    backend.behave(ttft=30.0)
+    with pinging.client() as client:
+        client.request(CHAT.path, CHAT.stream())
+        client.answer(lambda answer: len(answer.stream.comments) >= 2)
+    # a case's 1 s, with room for a busy machine
+    backend.wait_closed(backend.wait_requests(1)[0], timeout=3.0)
+    pinging.settles_idle()
 
 
 # S10

@@ -193,17 +193,6 @@ def test_patch_is_told(world: World) -> None:
 # what can be served
 
 
-def test_usable(world: World) -> None:
-    a = world.add("a", "m", "n")
-    b = world.add("b", "m", role=Role.DECODE)
-    c = world.add("c", "m")
-    world.bad_probes(c)
-    assert world.fleet.usable("m", Role.UNIFIED) == [a]
-    assert world.fleet.usable("m", Role.DECODE) == [b]
-    assert world.fleet.usable("x", Role.UNIFIED) == []
-    assert world.fleet.models() == {"m", "n"}
-
-
 def test_a_model_whose_backends_are_out_is_known_still(world: World) -> None:
     a = world.add("a", "m")
     world.add("b", "n")

@@ -53,6 +53,11 @@ class Site:
         client.request(CHAT.path, body)
         return client
 
+    def add_second(self) -> None:
+        """A further backend, served by the same fake one."""
+        self.gw.admin("POST", "/backends", {"url": self.backend.url + "/second"})
+        self.gw.settles(lambda metrics: metrics.total("prefixgate_backend_up") == 2)
+
     def explain(self, body: Json) -> Any:
         return self.gw.admin("POST", "/explain", {"path": CHAT.path, "body": body})
 
@@ -116,6 +121,14 @@ def _has_no_added_headers(site: Site) -> None:
     assert "x-prefixgate-backend" not in answer.headers
 
 
+def _comments_into_silence(site: Site) -> None:
+    site.backend.next(early_head=True, ttft=30.0)
+    with site.gw.client() as client:
+        client.request(CHAT.path, CHAT.stream())
+        answer = client.answer(lambda answer: len(answer.stream.comments) >= 2)
+    assert answer.stream.events == []
+
+
 # backends
 
 
@@ -149,9 +162,7 @@ def _holds_no_more_than_its_capacity(site: Site) -> None:
 
 
 def _rotates(site: Site) -> None:
-    second = {"url": site.backend.url + "/second", "models": ["m"]}
-    site.gw.admin("POST", "/backends", second)
-    site.gw.settles(lambda metrics: metrics.total("prefixgate_backend_up") == 2)
+    site.add_second()
     answers = [site.gw.post(CHAT.path, CHAT.body([text("same", 3000)])) for _ in range(2)]
     assert {answer.headers["x-prefixgate-decision"] for answer in answers} == {"rotation"}
     assert len({answer.headers["x-prefixgate-backend"] for answer in answers}) == 2
@@ -253,6 +264,16 @@ def _refuses_to_queue(send: Callable[[Site], RawClient], code: str) -> Check:
         running.close()
 
     return check
+
+
+# retries
+
+
+def _passes_the_refusal_on(site: Site) -> None:
+    site.add_second()
+    site.backend.next(status=503)
+    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 503
+    assert len(site.backend.requests) == 1
 
 
 # index
@@ -362,6 +383,7 @@ CASES = (
     Case("server.body_timeout", 0.3, _refuses_slow_bodies),
     Case("server.parser", "h11", _insists_on_a_host),
     Case("server.response_headers", False, _has_no_added_headers),
+    Case("server.stream_ping", 0.2, _comments_into_silence),
     Case("backends.kind", "ollama", _probes_as_told),
     Case("backends.role", "prefill", _gets_no_whole_requests),
     Case("backends.models", ["renamed"], _serves_what_it_is_said_to),
@@ -395,6 +417,8 @@ CASES = (
     Case(
         "scheduling.decode.max_wait", 0.2, _refuses_to_queue(Site.short, "expired"), ONE_OF_EACH
     ),
+    Case("retries.max_retries", 0, _passes_the_refusal_on),
+    Case("retries.budget", 0.0, _passes_the_refusal_on),
     Case("index.max_blocks", 1000, _evicts_beyond_the_bound),
     Case("index.capacity_tokens", 3000, _holds_no_more_than_its_capacity),
     Case("health.interval", 0.2, _probes_often),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.telemetry.record import RequestRecord
 from gateway.types import Outcome, Reason, WorkClass

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import logging
 import os
-from msgspec.structs import fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 from gateway.telemetry.access import MAX_MODEL, AccessLine, AccessLog
 from gateway.telemetry.record import RequestRecord

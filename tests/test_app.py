@@ -1,0 +1,57 @@
+"""What the composition root makes of the fleet's news."""
+
+from gateway.app import Gateway
+from gateway.config import BackendConfig, Settings
+from gateway.fleet.backend import Backend
+from gateway.fleet.facts import EngineFacts
+from gateway.types import EngineKind, Role
+
+FACTS = EngineFacts(EngineKind.VLLM, "/health", ("m",), capacity_tokens=1000)
+
+
+def gateway(**roles: Role) -> tuple[Gateway, dict[str, Backend]]:
+    configs = [BackendConfig(url=f"http://{name}:1", role=role) for name, role in roles.items()]
+    built = Gateway(Settings(backends=configs))
+    return built, dict(zip(roles, built.fleet, strict=True))
+
+
+def serving(built: Gateway, model: str = "m") -> set[str]:
+    pool = built.pools.get(model)
+    return set() if pool is None else {load.id for load in pool.backends}
+
+
+def test_prefill_engines_serve_whole_requests_only_when_they_must() -> None:
+    built, backends = gateway(p=Role.PREFILL, d=Role.DECODE, u=Role.UNIFIED)
+    built.fleet.probe_succeeded(backends["p"], FACTS)
+    assert serving(built) == {backends["p"].id}
+    built.fleet.probe_succeeded(backends["d"], FACTS)
+    assert serving(built) == {backends["d"].id}
+    built.fleet.probe_succeeded(backends["u"], FACTS)
+    assert serving(built) == {backends["d"].id, backends["u"].id}
+
+
+def test_the_engines_cache_size_reaches_index_and_ledger() -> None:
+    built, backends = gateway(a=Role.UNIFIED)
+    built.fleet.probe_succeeded(backends["a"], FACTS)
+    assert built.loads[backends["a"].id].capacity_tokens == 1000
+
+
+def test_a_removed_backend_leaves_nothing_behind() -> None:
+    built, backends = gateway(a=Role.UNIFIED)
+    built.fleet.probe_succeeded(backends["a"], FACTS)
+    built.fleet.remove(backends["a"].id)
+    assert serving(built) == set()
+    assert not built.upstreams
+    assert not built.loads
+    assert not built.index.stats().backends
+
+
+def test_K11_an_adapter_that_comes_back_has_another_namespace() -> None:
+    built, backends = gateway(a=Role.UNIFIED)
+    both = EngineFacts(EngineKind.VLLM, "/health", ("m", "lora"))
+    built.fleet.probe_succeeded(backends["a"], both)
+    before = built.generations.namespace("lora", b"ns"), built.generations.namespace("m", b"ns")
+    built.fleet.probe_succeeded(backends["a"], FACTS)
+    built.fleet.probe_succeeded(backends["a"], both)
+    assert built.generations.namespace("lora", b"ns") != before[0]
+    assert built.generations.namespace("m", b"ns") == before[1]
