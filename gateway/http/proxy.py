@@ -259,6 +259,8 @@ class Proxy:
             pool.cancel(ticket)
             context.waiting = None
 
+    # on the clock
+
     def ping_silent(self) -> None:
         """Send comments into the streams that are silent; called every `TICK` seconds."""
         limit = self._settings.server.stream_ping
@@ -309,8 +311,7 @@ class Proxy:
             headers.append((b"retry-after", b"%d" % error.retry_after))
         if error.close:
             client.close_after()
-        client.start(error.status, headers, len(body))
-        client.write(body)
+        client.start(error.status, headers, len(body), body)
         client.end()
 
     def _give_back(self, context: RequestContext) -> None:

@@ -18,6 +18,7 @@ from gateway.app import Gateway
 from gateway.config import BackendConfig, Settings
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.headers import read_request
+from tests.conftest import StartBackend, StartGateway
 from tests.harness.gateway_process import ROOT, GatewayProcess
 from tests.harness.routes import CHAT, COMPLETIONS, MESSAGES, Json, text
 
@@ -219,4 +220,27 @@ def test_many_requests_leave_memory_flat(quick_engine: str, tmp_path: Path) -> N
         assert gw.settles_idle().outcomes == {"ok": load.sent}
         assert gw.metrics().total("prefixgate_index_blocks") <= 1000
         assert gw.metrics().total("prefixgate_index_evicted_blocks_total") > 10_000
-    assert grown < 8 * MEGABYTE
+    assert grown < 4 * MEGABYTE
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_long_bodies_are_given_back_with_their_requests(
+    start_backend: StartBackend, gateway: StartGateway, stream: bool
+) -> None:
+    """And do not wait for a garbage collector that seldom looks."""
+    backend = start_backend()
+    gw = gateway([backend], index={"max_blocks": 1000})
+
+    def send(count: int) -> int:
+        for number in range(count):
+            content = f"{number} ".ljust(SIZE, "x")
+            body = chat({"role": "user", "content": content}, stream=stream)
+            assert client.exchange(CHAT.path, body).status == 200
+            backend.requests.clear()
+        return gw.rss()
+
+    with gw.client() as client:
+        before = send(20)
+        grown = send(150) - before
+    print(f"150 long bodies: {grown / MEGABYTE:+.1f} MB")
+    assert grown < 12 * MEGABYTE

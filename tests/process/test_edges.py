@@ -94,9 +94,7 @@ def test_head_is_forwarded_and_has_no_body(client: RawClient, backend: FakeBacke
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "DELETE", "PUT", "PATCH", "PROPFIND"])
-def test_other_methods_are_forwarded(
-    client: RawClient, backend: FakeBackend, method: str
-) -> None:
+def test_other_methods_are_forwarded(client: RawClient, backend: FakeBackend, method: str) -> None:
     backend.next(body=b'{"ok":true}')
     answer = client.exchange("/v1/files/abc", method=method)
     assert (answer.status, answer.json) == (200, {"ok": True})
@@ -147,9 +145,7 @@ def test_our_own_routes_refuse_other_methods(
     ],
     ids=lambda target: target[:24],
 )
-def test_targets_cross_byte_for_byte(
-    client: RawClient, backend: FakeBackend, target: str
-) -> None:
+def test_targets_cross_byte_for_byte(client: RawClient, backend: FakeBackend, target: str) -> None:
     assert client.exchange(target, {"model": "m"}).status == 200
     assert [request.target for request in backend.requests] == [target]
 
@@ -284,9 +280,7 @@ def test_http_1_0_is_closed_after_the_answer(client: RawClient) -> None:
     assert client.closed_by_peer()
 
 
-def test_pipelined_requests_are_answered_in_order(
-    client: RawClient, backend: FakeBackend
-) -> None:
+def test_pipelined_requests_are_answered_in_order(client: RawClient, backend: FakeBackend) -> None:
     """Later ones are quicker, and among them are an error, a stream and a route of our own."""
     backend.rule = lambda request: None
     backend.next(ttft=0.2, texts=("first",))

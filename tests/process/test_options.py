@@ -403,9 +403,7 @@ CASES = (
         _refuses_to_queue(Site.long, "queue_full"),
         ONE_OF_EACH,
     ),
-    Case(
-        "scheduling.prefill.max_wait", 0.2, _refuses_to_queue(Site.long, "expired"), ONE_OF_EACH
-    ),
+    Case("scheduling.prefill.max_wait", 0.2, _refuses_to_queue(Site.long, "expired"), ONE_OF_EACH),
     Case("scheduling.decode.max_requests", 3, _queues(Site.short, 3)),
     Case("scheduling.decode.max_uncached_tokens", 1, _queues(Site.short, 1)),
     Case(
@@ -414,9 +412,7 @@ CASES = (
         _refuses_to_queue(Site.short, "queue_full"),
         ONE_OF_EACH,
     ),
-    Case(
-        "scheduling.decode.max_wait", 0.2, _refuses_to_queue(Site.short, "expired"), ONE_OF_EACH
-    ),
+    Case("scheduling.decode.max_wait", 0.2, _refuses_to_queue(Site.short, "expired"), ONE_OF_EACH),
     Case("retries.max_retries", 0, _passes_the_refusal_on),
     Case("retries.budget", 0.0, _passes_the_refusal_on),
     Case("index.max_blocks", 1000, _evicts_beyond_the_bound),
