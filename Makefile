@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench bench-hop clean
+.PHONY: install demo test lint bench bench-hop test-engines clean
 
 install: $(STAMP)
 
@@ -34,6 +34,12 @@ bench: bench-hop
 bench-hop: install
 	$(if $(PEERS),loadtests/hop/peers-setup $(PEERS))
 	$(BIN)/python -m loadtests.hop $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+
+# Real vLLM on CPU, Linux only: make test-engines ENGINES=DIR (4 GB, installed there when it is not).
+ENGINES ?= .engines
+test-engines: install
+	loadtests/real_engines/setup $(ENGINES)
+	$(BIN)/python -m loadtests.real_engines $(ENGINES) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

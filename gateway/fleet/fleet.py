@@ -188,9 +188,11 @@ class Fleet:
         if self._backends.get(backend.id) is not backend:
             return
         backend.failed_probes += 1
+        # Requests and probe agree that nothing listens there: no need to wait for more of either.
+        dead = gone and backend.doubted and backend.failed_requests > 0
         backend.doubted |= gone
         backend.health_cause = cause
-        if backend.failed_probes >= self._unhealthy_after:
+        if dead or backend.failed_probes >= self._unhealthy_after:
             self._eject(backend, cause)
 
     def probe_succeeded(self, backend: Backend, facts: EngineFacts) -> None:

@@ -22,15 +22,19 @@ class ConversationError(RuntimeError):
 
 
 def conversations(count: int, seed: int) -> list[Session]:
-    """Chats of four turns over five system prompts, each of a few of the engines' blocks."""
+    """Chats of four turns over five system prompts, each of a few of the engines' blocks.
+
+    Sized so that waiting for one other prompt never takes longer than computing a history again:
+    of two requests at a time, neither has a reason to leave its home.
+    """
     mix = Mix(
         chats=count,
         documents=0,
         one_offs=0,
         arrivals=0.0,
         system_prompts=5,
-        system_tokens=(150, 250),
-        opening_tokens=(150, 400),
+        system_tokens=(150, 200),
+        opening_tokens=(300, 380),
         turn_tokens=(60, 200),
         chat_turns=(_TURNS, _TURNS),
         answer_tokens=(40, 120),

@@ -330,3 +330,17 @@ def test_a_page_that_fails_once_is_not_forgotten(world: World) -> None:
     # whether it is another process cannot be told, so nothing of the old one is believed
     assert a.capacity_tokens is None
     assert world.restarts == [a.id]
+
+
+def test_refused_requests_and_a_refused_probe_eject_at_once(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.report_failure(a.id, "connect", gone=True)
+    assert a.state is BackendState.HEALTHY
+    world.bad_probes(a, 1, gone=True)
+    assert a.state is BackendState.EJECTED
+
+
+def test_a_refused_probe_alone_does_not(world: World) -> None:
+    a = world.add("a", "m")
+    world.bad_probes(a, 1, gone=True)
+    assert a.state is BackendState.HEALTHY
