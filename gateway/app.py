@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import resource
 import signal
 import ssl
@@ -104,6 +105,7 @@ class Gateway:
         )
         self._prober = Prober(self.fleet, settings.health)
         self._ticker: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._starlette = self._control_plane()
         self.fleet.on_change(self._backend_changed)
         self.fleet.on_restart(self._backend_restarted)
@@ -116,6 +118,15 @@ class Gateway:
         else:
             await self._starlette(scope, receive, send)
 
+    def stop_soon(self) -> None:
+        """Begin to stop: not ready any more, what waits is refused, what is under way goes on.
+
+        Safe in a signal handler.
+        """
+        self.stopping = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.pools.close)
+
     def _control_plane(self) -> Starlette:
         ops = Ops(self.fleet, self.page, lambda: self.stopping)
         admin = admin_app(GatewayControl(self), self.settings.admin)
@@ -127,7 +138,8 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._ticker = asyncio.create_task(self._tick())
+        self._loop = asyncio.get_running_loop()
+        self._ticker = self._loop.create_task(self._tick())
         if self.access is not None:
             self.access.start()
         await self._prober.start()
@@ -289,14 +301,27 @@ def serve(settings: Settings) -> int:
         server_header=False,
         date_header=False,
         timeout_keep_alive=keep_alive,
+        timeout_graceful_shutdown=math.ceil(server.drain),
     )
     _spare_the_collector()
     # uvicorn takes the signal over while it runs, and raises it once more when it has ended.
     signal.signal(signal.SIGTERM, _ended)
     if gateway.access is not None:
         _reopen_on_hangup(gateway.access)
-    uvicorn.Server(config).run()
+    _Server(config, gateway).run()
     return 0
+
+
+class _Server(uvicorn.Server):
+    """Tells the gateway of a signal to stop when it comes, not when everything has ended."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._gateway.stop_soon()
+        super().handle_exit(sig, frame)
 
 
 def _ended(number: int, frame: FrameType | None) -> NoReturn:

@@ -46,6 +46,9 @@ class Server(Section, frozen=True):
     max_body: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
     body_timeout: Seconds = 30.0
     """How long a client may take to send a request's body after its head."""
+    drain: Seconds = 60.0
+    """How long answers that are under way may take after a signal to stop. Requests that wait are
+    refused at once."""
     parser: Literal["httptools", "h11"] = "httptools"
     """h11 is stricter and slower; answers then go through plain ASGI."""
     stream_ping: Seconds | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.upstream import FailureKind, Upstream, UpstreamFailure
+from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.headers import Headers
@@ -68,7 +69,9 @@ class Dispatcher:
         def accepted() -> None:
             if context.booking is not None:
                 self._index.confirm(context.booking)
-            if relay.scanner is not None:
+            # Through the context: the relay holds this function, which must not hold the relay.
+            current = context.relay
+            if current is not None and current.scanner is not None:
                 lease.first_token()
 
         relay = context.relay = Relay(
@@ -104,7 +107,7 @@ class Dispatcher:
         connection = upstream.idle()
         while True:
             if connection is None:
-                connection = await upstream.dial()
+                connection = await _dial(upstream, relay)
             if relay.cancelled:
                 upstream.park(connection)
                 raise ClientGone
@@ -140,6 +143,26 @@ class Dispatcher:
                 (b"x-prefixgate-queue-ms", b"%d" % (record.queue_seconds * 1000)),
             )
         return added
+
+
+async def _dial(upstream: Upstream, relay: Relay) -> Connection:
+    """A new connection, unless the client leaves first.
+
+    Raises:
+        UpstreamFailure: there is none to be had.
+        ClientGone: the client did not wait. The connection is kept for others once it is there.
+    """
+    dialling = asyncio.ensure_future(upstream.dial())
+    await asyncio.wait((dialling, relay.done), return_when=asyncio.FIRST_COMPLETED)
+    if dialling.done():
+        return dialling.result()
+    dialling.add_done_callback(lambda dialled: _keep(upstream, dialled))
+    raise ClientGone
+
+
+def _keep(upstream: Upstream, dialled: asyncio.Future[Connection]) -> None:
+    if not dialled.cancelled() and dialled.exception() is None:
+        upstream.park(dialled.result())
 
 
 def _request_head(context: RequestContext, backend: Backend) -> bytes:

@@ -93,7 +93,9 @@ class Proxy:
         self.live: dict[str, RequestContext] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        extensions = scope.get("extensions")
+        # Out of the scope: the client refers back to it, and a cycle would keep every body alive
+        # until a full collection.
+        extensions = scope.pop("extensions", None)
         client = extensions.get(EXTENSION) if extensions else None
         if client is None:
             client = AsgiClient(receive, send)
@@ -112,6 +114,12 @@ class Proxy:
             self._refuse(context, error)
         except ClientGone:
             record.outcome = Outcome.CANCELLED
+        except asyncio.CancelledError:
+            # The server waits no longer for what is under way.
+            record.outcome = Outcome.REJECTED
+            if context.relay is not None:
+                context.relay.cancel()
+            raise
         except Exception:
             logger.exception("request %s failed inside the gateway", record.id)
             record.outcome = Outcome.INTERNAL_ERROR
@@ -161,6 +169,7 @@ class Proxy:
                 return
             self._metrics.retries += 1
             self._give_back(context)
+            context.record.reason, context.record.backend = None, ""
             match = self._index.match(request.chain) if request.chain else NO_MATCH
             request = context.request = structs.replace(request, match=match, now=self._clock())
 

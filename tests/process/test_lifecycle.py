@@ -61,13 +61,13 @@ def test_sigterm_lets_running_answers_finish(
     assert "Traceback" not in gw.log
 
 
-def test_sigterm_with_requests_in_the_queue(
+def test_sigterm_refuses_what_waits_in_the_queue(
     start_backend: StartBackend, gateway: StartGateway
 ) -> None:
-    """They were taken in; they are served."""
+    """Another gateway can serve it sooner; what is under way here is finished."""
     backend = start_backend()
     gw = gateway([backend], scheduling={"decode": {"max_requests": 1}})
-    backend.next(itl=0.05, n_tokens=15)
+    backend.next(itl=0.05, n_tokens=30)
     first, second = gw.client(), gw.client()
     first.request(CHAT.path, CHAT.stream())
     first.events(1)
@@ -75,8 +75,11 @@ def test_sigterm_with_requests_in_the_queue(
     gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == 1)
     stopping = threading.Thread(target=gw.stop)
     stopping.start()
+    refused = second.answer()
+    assert refused.status == 503
+    assert b'"shutting_down"' in refused.body
+    assert len(refused.all("retry-after")) == 1
     assert first.answer().stream.done
-    assert second.answer().stream.done
     stopping.join(10.0)
     assert not stopping.is_alive()
 
@@ -140,7 +143,6 @@ def test_one_line_a_request_and_no_secrets(
         timeouts={"first_byte": 0.5},
     )
     backend.behave(texts=(f"{CANARY}-answer",))
-    dies.stop()
     sent: list[Answer] = []
 
     def send(path: str, body: Any, **options: Any) -> None:
@@ -160,6 +162,7 @@ def test_one_line_a_request_and_no_secrets(
     send("/v1/files?key=" + CANARY, None, method="GET")
     send(CHAT.path, with_canaries({"model": "nobody", "messages": ["@"]}))
     send(CHAT.path, f'{{"model": "m", "messages": "{CANARY}-prompt'.encode())
+    dies.stop()
     send(CHAT.path, with_canaries(CHAT.body(["@"]) | {"model": "dies"}))
     error = json.dumps({"error": {"message": f"{CANARY}-answer"}}).encode()
     backend.next(status=500, body=error)

@@ -6,14 +6,10 @@ gateway, and shows one thing that the default would have done otherwise.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 import yaml
@@ -21,51 +17,10 @@ import yaml
 from gateway.config import BackendConfig, Settings
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.conftest import StartBackend
-from tests.harness.behaviour import Framing
-from tests.harness.fake_backend import FakeBackend, Health
 from tests.harness.gateway_process import ROOT, GatewayProcess
-from tests.harness.raw import RawClient
-from tests.harness.recorded import Recorded
-from tests.harness.routes import CHAT, COMPLETIONS, Json, text
-from tests.process.full_listener import FullListener
-
-ELSEWHERE = "127.0.0.2"
-
-
-@dataclass
-class Site:
-    """A gateway with one option changed, in front of one backend that serves the model `m`."""
-
-    gw: GatewayProcess
-    backend: FakeBackend
-    directory: Path
-
-    def short(self) -> RawClient:
-        """A request of the decode class, sent."""
-        return self._sent(CHAT.stream())
-
-    def long(self) -> RawClient:
-        """A request of the prefill class, sent; no two of them share a prefix."""
-        return self._sent(CHAT.stream([text(f"{time.monotonic_ns()}", 12_000)]))
-
-    def _sent(self, body: Json) -> RawClient:
-        client = self.gw.client()
-        client.request(CHAT.path, body)
-        return client
-
-    def add_second(self) -> None:
-        """A further backend, served by the same fake one."""
-        self.gw.admin("POST", "/backends", {"url": self.backend.url + "/second"})
-        self.gw.settles(lambda metrics: metrics.total("prefixgate_backend_up") == 2)
-
-    def explain(self, body: Json) -> Any:
-        return self.gw.admin("POST", "/explain", {"path": CHAT.path, "body": body})
-
-    def waits(self, count: int) -> None:
-        self.gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == count)
-
-
-Check = Callable[[Site], None]
+from tests.harness.routes import Json
+from tests.process import effects
+from tests.process.effects import Check, Site
 
 
 @dataclass(frozen=True)
@@ -81,295 +36,6 @@ class Case:
     also: tuple[tuple[str, Any], ...] = ()
 
 
-# server
-
-
-def _answers_elsewhere(site: Site) -> None:
-    url = f"http://{ELSEWHERE}:{site.gw.port}/live"
-    assert httpx.get(url, trust_env=False).status_code == 200
-
-
-def _closes_idle_connections(site: Site) -> None:
-    with site.gw.client() as client:
-        client.exchange("/live", method="GET")
-        answered = time.monotonic()
-        assert client.closed_by_peer()
-        # Not at once either: a fraction of a second is a time too.
-        assert time.monotonic() - answered > 0.5
-
-
-def _refuses_large_bodies(site: Site) -> None:
-    assert site.gw.post(CHAT.path, CHAT.body(["x" * 5000])).status_code == 413
-
-
-def _refuses_slow_bodies(site: Site) -> None:
-    with site.gw.client() as client:
-        client.send(b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n")
-        assert client.answer().status == 408
-
-
-def _insists_on_a_host(site: Site) -> None:
-    """As HTTP/1.1 demands; httptools does not."""
-    with site.gw.client() as client:
-        client.send(b"GET /live HTTP/1.1\r\n\r\n")
-        assert client.answer().status == 400
-
-
-def _has_no_added_headers(site: Site) -> None:
-    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]))
-    assert answer.status_code == 200
-    assert "x-prefixgate-backend" not in answer.headers
-
-
-def _comments_into_silence(site: Site) -> None:
-    site.backend.next(early_head=True, ttft=30.0)
-    with site.gw.client() as client:
-        client.request(CHAT.path, CHAT.stream())
-        answer = client.answer(lambda answer: len(answer.stream.comments) >= 2)
-    assert answer.stream.events == []
-
-
-# backends
-
-
-def _probes_as_told(site: Site) -> None:
-    [entry] = site.gw.admin("GET", "/backends")
-    assert entry["kind"] == "ollama"
-    paths = {probe.path for probe in site.backend.probes}
-    assert "/api/version" in paths
-    assert "/server_info" not in paths  # nothing was left to be found out
-
-
-def _gets_no_whole_requests(site: Site) -> None:
-    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 503
-    assert site.backend.requests == []
-
-
-def _serves_what_it_is_said_to(site: Site) -> None:
-    listed = site.gw.http.get("/v1/models").json()["data"]
-    assert [entry["id"] for entry in listed] == ["renamed"]
-    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 404
-
-
-def _holds_no_more_than_its_capacity(site: Site) -> None:
-    for number in range(5):
-        body = {"model": "m", "prompt": text(f"capacity {number}", 6000)}
-        assert site.gw.post(COMPLETIONS.path, body).status_code == 200
-    assert 0 < site.gw.metrics().total("prefixgate_index_tokens") <= 3000
-
-
-# policy
-
-
-def _rotates(site: Site) -> None:
-    site.add_second()
-    answers = [site.gw.post(CHAT.path, CHAT.body([text("same", 3000)])) for _ in range(2)]
-    assert {answer.headers["x-prefixgate-decision"] for answer in answers} == {"rotation"}
-    assert len({answer.headers["x-prefixgate-backend"] for answer in answers}) == 2
-
-
-def _terms(site: Site) -> dict[str, float]:
-    """Of a request's cost, while a long prompt waits to be prefilled and a stream decodes."""
-    site.backend.behave(ttft=30.0)
-    waiting = site.long()
-    site.backend.wait_requests(1)
-    site.backend.behave(itl=0.1, n_tokens=1000)
-    decoding = site.short()
-    decoding.events(2)
-    [candidate] = site.explain(CHAT.body([text("terms", 60_000)]))["candidates"]
-    waiting.close()
-    decoding.close()
-    terms: dict[str, float] = candidate["terms"]
-    return terms
-
-
-def _has_no_price_but_of_streams(site: Site) -> None:
-    terms = _terms(site)
-    assert terms["price"] == pytest.approx(0.1 * terms["prefill"])
-
-
-def _prices_streams(site: Site) -> None:
-    terms = _terms(site)
-    assert terms["price"] > 50 * terms["prefill"]
-
-
-def _ignores_decode(site: Site) -> None:
-    assert _terms(site)["decode"] == 0
-
-
-def _takes_long_prompts_for_linear(site: Site) -> None:
-    terms = _terms(site)
-    assert terms["prefill"] == pytest.approx(15_000 / 10_000, rel=0.01)
-
-
-# scheduling
-
-
-def _is_prefill_work(site: Site) -> None:
-    assert site.explain(CHAT.body([text("class", 200)]))["work_class"] == "prefill"
-
-
-def _prefill_goes_first(site: Site) -> None:
-    """One of each class runs, one of each waits, and the backend comes back for both at once."""
-    backend, gw = site.backend, site.gw
-    # Nothing is left to be reused: the order of dialling is the order of release.
-    backend.behave(itl=0.05, n_tokens=1000, framing=Framing.CLOSE)
-    running = [site.short(), site.long()]
-    for client in running:
-        client.events(1)
-    waiting = [site.short()]
-    site.waits(1)
-    waiting.append(site.long())
-    site.waits(2)
-    id = gw.backend_id(backend.url)
-    gw.admin("POST", f"/backends/{id}/drain")
-    for client in running:
-        client.close()
-    gw.settles(lambda metrics: metrics.total("prefixgate_in_flight") == 0)
-    gw.admin("POST", f"/backends/{id}/undrain")
-    _, _, *released = backend.wait_requests(4)
-    released.sort(key=lambda request: request.connection)
-    assert [len(request.body) > 10_000 for request in released] == [True, False]
-    for client in waiting:
-        client.close()
-
-
-def _queues(send: Callable[[Site], RawClient], after: int) -> Check:
-    """So many run, and the next one waits."""
-
-    def check(site: Site) -> None:
-        site.backend.behave(ttft=30.0)
-        running = [send(site) for _ in range(after)]
-        site.backend.wait_requests(after)
-        waiting = send(site)
-        site.waits(1)
-        assert len(site.backend.requests) == after
-        for client in (*running, waiting):
-            client.close()
-
-    return check
-
-
-def _refuses_to_queue(send: Callable[[Site], RawClient], code: str) -> Check:
-    """One runs, and the next one is refused."""
-
-    def check(site: Site) -> None:
-        site.backend.behave(ttft=30.0)
-        running = send(site)
-        site.backend.wait_requests(1)
-        with send(site) as second:
-            answer = second.answer()
-        assert answer.json["error"]["code"] == code
-        assert int(answer.header("retry-after") or 0) >= 1
-        running.close()
-
-    return check
-
-
-# retries
-
-
-def _passes_the_refusal_on(site: Site) -> None:
-    site.add_second()
-    site.backend.next(status=503)
-    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 503
-    assert len(site.backend.requests) == 1
-
-
-# index
-
-
-def _evicts_beyond_the_bound(site: Site) -> None:
-    with site.gw.client() as client:
-        for number in range(60):
-            prompt = text(f"bound {number}", 100) + "x" * 8000
-            client.exchange(COMPLETIONS.path, {"model": "m", "prompt": prompt})
-    metrics = site.gw.metrics()
-    assert metrics.total("prefixgate_index_evicted_blocks_total") > 0
-    assert metrics.total("prefixgate_index_blocks") <= 1000
-
-
-# health
-
-
-def _probes_often(site: Site) -> None:
-    def healths() -> int:
-        return sum(probe.path == "/health" for probe in site.backend.probes)
-
-    before = healths()
-    site.backend.wait(lambda: healths() >= before + 4, timeout=4.0)
-
-
-def _gives_up_on_slow_probes(site: Site) -> None:
-    backend = site.backend
-    backend.probes.clear()
-    backend.health = Health.HANG
-
-    def given_up() -> list[Recorded]:
-        return [p for p in backend.probes if p.path == "/health" and p.closed is not None]
-
-    backend.wait(lambda: bool(given_up()))
-    [probe] = given_up()[:1]
-    assert probe.closed is not None
-    assert probe.closed - probe.arrived < 1.5
-
-
-def _ejects_at_once(site: Site) -> None:
-    site.backend.next(status=500)
-    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 500
-    ejected = site.gw.metrics().total("prefixgate_backend_ejections_total")
-    assert ejected == 1
-
-
-# timeouts
-
-
-def _gives_up_connecting(site: Site) -> None:
-    port = site.backend.port
-    site.backend.stop()
-    with FullListener(port):
-        started = time.monotonic()
-        answer = site.gw.post(CHAT.path, CHAT.body(["hello"]))
-        took = time.monotonic() - started
-    assert answer.status_code == 504
-    assert answer.json()["error"]["code"] == "connect_timeout"
-    assert took < 4.0
-
-
-def _gives_up_waiting(site: Site) -> None:
-    site.backend.next(hang=True)
-    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]))
-    assert answer.status_code == 504
-    assert answer.json()["error"]["code"] == "first_byte_timeout"
-
-
-def _gives_up_in_the_middle(site: Site) -> None:
-    site.backend.next(silent_after=3)
-    with site.gw.client() as client:
-        stream = client.exchange(CHAT.path, CHAT.stream()).stream
-    assert stream.errors[0]["error"]["code"] == "idle_timeout"
-
-
-# admin, log
-
-
-def _wants_the_token(site: Site) -> None:
-    url = f"{site.gw.url}/admin/v1/backends"
-    assert httpx.get(url, trust_env=False).status_code == 401
-    assert site.gw.http.get("/admin/v1/backends").status_code == 200
-
-
-def _says_more(site: Site) -> None:
-    assert " DEBUG " in site.gw.log
-
-
-def _writes_lines(site: Site) -> None:
-    site.gw.post(CHAT.path, CHAT.body(["hello"]))
-    site.gw.stop()
-    [line] = (site.directory / "access.jsonl").read_text().splitlines()
-    assert json.loads(line)["status"] == 200
-
-
 RARE_PROBES = ("health.interval", 60.0)
 ONE_OF_EACH = (
     ("scheduling.prefill.max_requests", 1),
@@ -377,55 +43,66 @@ ONE_OF_EACH = (
 )
 
 CASES = (
-    Case("server.host", "0.0.0.0", _answers_elsewhere),
-    Case("server.keep_alive", 0.9, _closes_idle_connections),
-    Case("server.max_body", 4000, _refuses_large_bodies),
-    Case("server.body_timeout", 0.3, _refuses_slow_bodies),
-    Case("server.parser", "h11", _insists_on_a_host),
-    Case("server.response_headers", False, _has_no_added_headers),
-    Case("server.stream_ping", 0.2, _comments_into_silence),
-    Case("backends.kind", "ollama", _probes_as_told),
-    Case("backends.role", "prefill", _gets_no_whole_requests),
-    Case("backends.models", ["renamed"], _serves_what_it_is_said_to),
-    Case("backends.capacity_tokens", 3000, _holds_no_more_than_its_capacity),
-    Case("policy.name", "round_robin", _rotates),
-    Case("policy.params.theta_max", 0.0, _has_no_price_but_of_streams),
-    Case("policy.params.eta", 100.0, _prices_streams),
-    Case("policy.params.omega", 0.0, _ignores_decode),
-    Case("policy.params.attention_context", 1e9, _takes_long_prompts_for_linear),
-    Case("scheduling.prefill_threshold", 10, _is_prefill_work),
-    Case("scheduling.prefill_share", 1.0, _prefill_goes_first, ONE_OF_EACH),
-    Case("scheduling.prefill.max_requests", 2, _queues(Site.long, 2)),
-    Case("scheduling.prefill.max_uncached_tokens", 4000, _queues(Site.long, 1)),
+    Case("server.host", "0.0.0.0", effects.answers_elsewhere),
+    Case("server.keep_alive", 0.9, effects.closes_idle_connections),
+    Case("server.max_body", 4000, effects.refuses_large_bodies),
+    Case("server.body_timeout", 0.3, effects.refuses_slow_bodies),
+    Case("server.drain", 1.0, effects.ends_streams_that_take_too_long),
+    Case("server.parser", "h11", effects.insists_on_a_host),
+    Case("server.response_headers", False, effects.has_no_added_headers),
+    Case("server.stream_ping", 0.2, effects.comments_into_silence),
+    Case("backends.kind", "ollama", effects.probes_as_told),
+    Case("backends.role", "prefill", effects.leaves_whole_requests_to_others),
+    Case("backends.models", ["renamed"], effects.serves_what_it_is_said_to),
+    Case("backends.capacity_tokens", 3000, effects.holds_no_more_than_its_capacity),
+    Case("policy.name", "round_robin", effects.rotates),
+    Case("policy.params.theta_max", 0.0, effects.has_no_price_but_of_streams),
+    Case("policy.params.eta", 100.0, effects.prices_streams),
+    Case("policy.params.omega", 0.0, effects.ignores_decode),
+    Case("policy.params.attention_context", 1e9, effects.takes_long_prompts_for_linear),
+    Case("scheduling.prefill_threshold", 10, effects.is_prefill_work),
+    Case("scheduling.prefill_share", 1.0, effects.prefill_goes_first, ONE_OF_EACH),
+    Case("scheduling.prefill.max_requests", 2, effects.queues(Site.long, 2)),
+    Case("scheduling.prefill.max_uncached_tokens", 4000, effects.queues(Site.long, 1)),
     Case(
         "scheduling.prefill.max_waiting",
         0,
-        _refuses_to_queue(Site.long, "queue_full"),
+        effects.refuses_to_queue(Site.long, "queue_full"),
         ONE_OF_EACH,
     ),
-    Case("scheduling.prefill.max_wait", 0.2, _refuses_to_queue(Site.long, "expired"), ONE_OF_EACH),
-    Case("scheduling.decode.max_requests", 3, _queues(Site.short, 3)),
-    Case("scheduling.decode.max_uncached_tokens", 1, _queues(Site.short, 1)),
+    Case(
+        "scheduling.prefill.max_wait",
+        0.2,
+        effects.refuses_to_queue(Site.long, "expired"),
+        ONE_OF_EACH,
+    ),
+    Case("scheduling.decode.max_requests", 3, effects.queues(Site.short, 3)),
+    Case("scheduling.decode.max_uncached_tokens", 1, effects.queues(Site.short, 1)),
     Case(
         "scheduling.decode.max_waiting",
         0,
-        _refuses_to_queue(Site.short, "queue_full"),
+        effects.refuses_to_queue(Site.short, "queue_full"),
         ONE_OF_EACH,
     ),
-    Case("scheduling.decode.max_wait", 0.2, _refuses_to_queue(Site.short, "expired"), ONE_OF_EACH),
-    Case("retries.max_retries", 0, _passes_the_refusal_on),
-    Case("retries.budget", 0.0, _passes_the_refusal_on),
-    Case("index.max_blocks", 1000, _evicts_beyond_the_bound),
-    Case("index.capacity_tokens", 3000, _holds_no_more_than_its_capacity),
-    Case("health.interval", 0.2, _probes_often),
-    Case("health.timeout", 0.3, _gives_up_on_slow_probes, (("health.interval", 0.2),)),
-    Case("health.unhealthy_after", 1, _ejects_at_once, (RARE_PROBES,)),
-    Case("timeouts.connect", 0.5, _gives_up_connecting, (RARE_PROBES,)),
-    Case("timeouts.first_byte", 0.5, _gives_up_waiting),
-    Case("timeouts.idle", 0.5, _gives_up_in_the_middle),
-    Case("admin.token", "secret", _wants_the_token),
-    Case("log.level", "debug", _says_more),
-    Case("log.access", "access.jsonl", _writes_lines),
+    Case(
+        "scheduling.decode.max_wait",
+        0.2,
+        effects.refuses_to_queue(Site.short, "expired"),
+        ONE_OF_EACH,
+    ),
+    Case("retries.max_retries", 0, effects.passes_the_refusal_on),
+    Case("retries.budget", 0.0, effects.passes_the_refusal_on),
+    Case("index.max_blocks", 1000, effects.evicts_beyond_the_bound),
+    Case("index.capacity_tokens", 3000, effects.holds_no_more_than_its_capacity),
+    Case("health.interval", 0.2, effects.probes_often),
+    Case("health.timeout", 0.3, effects.gives_up_on_slow_probes, (("health.interval", 0.2),)),
+    Case("health.unhealthy_after", 1, effects.ejects_at_once, (RARE_PROBES,)),
+    Case("timeouts.connect", 0.5, effects.gives_up_connecting, (RARE_PROBES,)),
+    Case("timeouts.first_byte", 0.5, effects.gives_up_waiting),
+    Case("timeouts.idle", 0.5, effects.gives_up_in_the_middle),
+    Case("admin.token", "secret", effects.wants_the_token),
+    Case("log.level", "debug", effects.says_more),
+    Case("log.access", "access.jsonl", effects.writes_lines),
 )
 
 

@@ -1,0 +1,284 @@
+"""A run in which everything happens that can happen to a request, and what is seen of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.harness.behaviour import Cut
+from tests.harness.fake_backend import FakeBackend
+from tests.harness.gateway_process import GatewayProcess, Metrics
+from tests.harness.raw import Answer, RawClient
+from tests.harness.routes import ALL, CHAT, STREAMING, Json, text
+from tests.process.full_listener import FullListener
+
+SETTINGS: Json = {
+    "server": {"body_timeout": 0.5, "max_body": 100_000},
+    "scheduling": {"decode": {"max_requests": 2, "max_waiting": 1, "max_wait": 0.8}},
+    "timeouts": {"connect": 0.8, "first_byte": 0.8, "idle": 0.8},
+    # Probes out of turn only, so that the script alone decides what happens when.
+    "health": {"interval": 600.0, "unhealthy_after": 3},
+}
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b"
+ERROR_EVENT = b'data: {"error": {"message": "out of memory", "type": "server_error"}}\n\n'
+
+
+def to(model: str, body: Json) -> Json:
+    return body | {"model": model}
+
+
+def stream(model: str, prompt: str = "hello") -> Json:
+    return to(model, CHAT.stream([prompt]))
+
+
+def plain(model: str, prompt: str = "hello") -> Json:
+    return to(model, CHAT.body([prompt]))
+
+
+class Script:
+    """Attributes:
+    expected: how requests should have ended, by outcome.
+    left: clients that went away, by where their request was.
+    moved: metric families that had a sample other than 0 at some scrape.
+    families: all of them.
+    forgotten: routed requests of backends that were removed since.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.three = [FakeBackend("m") for _ in range(3)]
+        self.solo, self.dead = FakeBackend("solo"), FakeBackend("dead")
+        self.full, self.passing = FakeBackend("full"), FakeBackend("passing")
+        entries: list[Json] = [{"url": backend.url} for backend in (*self.three, self.dead)]
+        entries.append({"url": self.solo.url, "capacity_tokens": 2000})
+        entries.append({"url": self.full.url})
+        self.gw = GatewayProcess({**SETTINGS, "backends": entries}, directory)
+        self.expected: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()
+        self.moved: set[str] = set()
+        self.families: set[str] = set()
+        self.forgotten = 0.0
+
+    def close(self) -> None:
+        self.gw.stop()
+        for backend in (*self.three, self.solo, self.dead, self.full, self.passing):
+            backend.stop()
+
+    def scrape(self) -> Metrics:
+        page = self.gw.http.get("/metrics").text
+        for family in text_string_to_metric_families(page):
+            self.families.add(family.name)
+            samples = [s for s in family.samples if not s.name.endswith("_created")]
+            if any(sample.value for sample in samples):
+                self.moved.add(family.name)
+        return Metrics(page)
+
+    # one request
+
+    def ends(self, outcome: str, count: int = 1) -> None:
+        """So many requests have ended, or are about to; none of them otherwise."""
+        self.expected[outcome] += count
+        total = sum(self.expected.values())
+        seen = self.gw.settles(lambda metrics: sum(metrics.outcomes.values()) >= total).outcomes
+        assert seen == dict(self.expected)
+
+    def ask(
+        self, outcome: str, status: int, body: Any, path: str = CHAT.path, **options: Any
+    ) -> Answer:
+        with self.gw.client() as client:
+            answer = client.exchange(path, body, **options)
+        assert answer.status == status, answer.body
+        self.ends(outcome)
+        return answer
+
+    def decides(self, reason: str, body: Json, **headers: str) -> None:
+        answer = self.ask("ok", 200, body, headers=list(headers.items()))
+        assert answer.header("x-prefixgate-decision") == reason
+
+    def goes_wrong(self, outcome: str, status: int, body: Json, /, **behaviour: Any) -> None:
+        """At `solo`; then it serves once, because failures in a row would eject it."""
+        self.solo.next(**behaviour)
+        self.ask(outcome, status, body)
+        self.ask("ok", 200, plain("solo"))
+
+    def open(self, body: Json, events: int = 0) -> RawClient:
+        client = self.gw.client()
+        client.request(CHAT.path, body)
+        if events:
+            client.events(events)
+        return client
+
+    def leaves(self, phase: str, *clients: RawClient) -> None:
+        for client in clients:
+            client.close()
+        self.left[phase] += len(clients)
+        self.ends("cancelled", len(clients))
+
+    # the scenes, in this order
+
+    def play(self) -> None:
+        self.everything_works()
+        self.policies_decide()
+        self.clients_err()
+        self.engines_fail()
+        self.time_runs_out()
+        self.queues_fill()
+        self.clients_leave()
+        self.backends_go()
+        self.scrape()
+
+    def everything_works(self) -> None:
+        for route in ALL:
+            self.ask("ok", 200, route.body(["hello"]), route.path)
+        for route in STREAMING:
+            assert self.ask("ok", 200, route.stream(["hello"]), route.path).stream.events
+        self.ask("ok", 200, to("solo", CHAT.body(["hello"])))
+        self.ask("ok", 200, {"model": "m"}, "/v1/unknown")
+        for backend in (*self.three, self.solo, self.dead, self.full):
+            backend.pages["/v1/things"] = b"{}"
+        self.ask("ok", 200, None, "/v1/things", method="GET")
+        self.ask("ok", 200, plain("m", text("long", 12_000)))
+        for number in range(3):  # more than fits
+            self.ask("ok", 200, plain("solo", text(f"evicted {number}", 6000)))
+
+    def policies_decide(self) -> None:
+        prompt = text("shared", 6000)
+        self.decides("load", plain("m", prompt))
+        self.decides("prefix", plain("m", prompt))
+        self.decides("only", plain("solo", prompt))
+        self.home_is_full(prompt)
+        for policy, reason in (
+            ("round_robin", "rotation"),
+            ("consistent_hash", "hash"),
+            ("least_load", "load"),
+            ("power_of_two", "load"),
+            ("session", "sessionless"),
+        ):
+            self.gw.admin("PUT", "/policy", {"name": policy})
+            self.decides(reason, plain("m", prompt))
+        self.decides("session", plain("m", prompt), **{"x-session-id": "s"})
+        self.gw.admin("PUT", "/policy", {"name": "prefix_affinity"})
+        # What engines say was cached, against what was predicted: nothing, then everything.
+        for cached in (900, 0):
+            usage = {
+                "prompt_tokens": 1000,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": cached},
+            }
+            for backend in self.three:
+                backend.behave(body=json.dumps({"usage": usage}).encode())
+            self.ask("ok", 200, plain("m", text("reported", 4000)))
+        for backend in self.three:
+            backend.behave()
+
+    def home_is_full(self, prompt: str) -> None:
+        """A diversion: it must count as one and as nothing else."""
+        for backend in self.three:
+            backend.behave(itl=0.1, n_tokens=1000)
+        holding = [self.open(stream("m", prompt), 2) for _ in range(2)]
+        for backend in self.three:
+            backend.behave()
+        before = self.scrape()
+        self.decides("spill", plain("m", prompt))
+        after = self.scrape()
+        assert after.by("prefixgate_decisions_total", "reason")["spill"] == 1
+        for name in ("prefixgate_matched_tokens_total", "prefixgate_reported_cached_tokens_total"):
+            assert after.total(name) == before.total(name)
+        self.leaves("answer", *holding)
+
+    def clients_err(self) -> None:
+        self.ask("client_error", 400, b"{")
+        self.ask("client_error", 400, {"messages": []})
+        self.ask("client_error", 404, plain("nobody"))
+        self.ask("client_error", 413, b"x" * 200_000)
+        self.ask("client_error", 404, {"model": "solo"}, "/v1/none", method="GET")
+        with self.gw.client() as client:
+            client.send(b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n")
+            assert client.answer().status == 408
+        self.ends("client_error")
+
+    def engines_fail(self) -> None:
+        self.goes_wrong("client_error", 422, plain("solo"), status=422)
+        self.goes_wrong("client_error", 400, stream("solo"), status=400)
+        self.goes_wrong("backpressure", 429, plain("solo"), status=429)
+        self.goes_wrong("backpressure", 503, stream("solo"), status=503)
+        self.goes_wrong("upstream_error", 500, plain("solo"), status=500)
+        self.goes_wrong("upstream_error", 200, stream("solo"), cut_after=3)
+        self.goes_wrong("upstream_error", 502, plain("solo"), body=b"x" * 900, cut_after=300)
+        half = (b"HTTP/1.1 200 OK\r\ncontent-", Cut.FIN)
+        self.goes_wrong("upstream_error", 502, plain("solo"), script=half)
+        self.goes_wrong("upstream_error", 502, plain("solo"), script=(b"banana\r\n\r\n",))
+        error = EVENTS % (len(ERROR_EVENT), ERROR_EVENT)
+        self.goes_wrong("upstream_error", 200, stream("solo"), script=(error,))
+        # A kept connection that turns out dead is dialled anew, but only once.
+        self.goes_wrong("ok", 200, plain("solo"), script=(Cut.RST,))
+        self.solo.next(script=(Cut.RST,))
+        self.goes_wrong("upstream_error", 502, plain("solo"), script=(Cut.RST,))
+        # Where there are others they are tried, and the last refusal is passed on.
+        for backend in self.three:
+            backend.next(status=503)
+        self.ask("backpressure", 503, plain("m"))
+        for backend in self.three:
+            backend.queued.clear()
+
+    def time_runs_out(self) -> None:
+        self.goes_wrong("timeout", 504, plain("solo"), hang=True)
+        self.goes_wrong("timeout", 200, stream("solo"), silent_after=3)
+        self.full.stop()
+        with FullListener(self.full.port):
+            self.ask("timeout", 504, plain("full"))
+            client = self.open(plain("full"))
+            self.gw.settles(lambda metrics: metrics.total("prefixgate_in_flight") == 1)
+            self.leaves("connect", client)
+
+    def queues_fill(self) -> None:
+        self.solo.behave(itl=0.1, n_tokens=1000)
+        running = [self.open(stream("solo"), 2) for _ in range(2)]
+        waiting = self.open(stream("solo"))
+        self.gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == 1)
+        self.scrape()
+        self.ask("rejected", 429, stream("solo"))
+        self.leaves("queue", waiting)
+        self.ask("rejected", 503, stream("solo"))
+        self.leaves("answer", *running)
+        self.solo.behave()
+
+    def clients_leave(self) -> None:
+        client = self.gw.client()
+        client.send(b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        self.leaves("body", client)
+        count = len(self.solo.requests)
+        self.solo.next(hang=True)
+        client = self.open(stream("solo", text("booked", 4000)))
+        self.solo.wait_requests(count + 1)
+        assert self.scrape().total("prefixgate_index_bookings") == 1
+        self.leaves("answer", client)
+
+    def backends_go(self) -> None:
+        gw = self.gw
+        self.dead.stop()
+        self.ask("upstream_error", 502, plain("dead"))
+        gw.settles(lambda metrics: metrics.total("prefixgate_backend_ejections_total") == 1)
+        self.ask("rejected", 503, plain("dead"))
+        added = gw.admin("POST", "/backends", {"url": self.passing.url})["id"]
+        gw.settles(lambda metrics: metrics.total("prefixgate_backend_up", backend=added) == 1)
+        self.ask("ok", 200, plain("passing"))
+        self.passing.behave(itl=0.05, n_tokens=10)
+        staying = self.open(stream("passing"), 2)
+        metrics = self.scrape()
+        assert adds_up(metrics)
+        self.forgotten = metrics.total("prefixgate_routed_requests_total", backend=added)
+        gw.admin("DELETE", f"/backends/{added}")
+        assert staying.answer().stream.done
+        staying.close()
+        self.ends("ok")
+        self.ask("client_error", 404, plain("passing"))
+
+
+def adds_up(metrics: Metrics, forgotten: float = 0.0) -> bool:
+    """Whether decisions are as many as routed requests."""
+    decided = metrics.total("prefixgate_decisions_total")
+    return decided == metrics.total("prefixgate_routed_requests_total") + forgotten
