@@ -123,6 +123,7 @@ class Dispatcher:
                 if failure.kind is not FailureKind.RESET or not connection.reused:
                     raise
                 self._metrics.redials += 1
+                relay.start_over()
                 connection = None
 
     def _failed(self, backend: Backend, failure: UpstreamFailure) -> None:

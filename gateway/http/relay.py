@@ -130,13 +130,16 @@ class Relay:
         self.usage: Usage | None = None
 
     def carry(self, carrier: Carrier) -> None:
-        """The answer will come through `carrier`; also after a re-dial, before any byte."""
+        """The answer will come through `carrier`."""
         self._carrier = carrier
         self._client.source = carrier
+
+    def start_over(self) -> None:
+        """The exchange failed before any byte of it: another carrier will take its place."""
+        self._carrier = None
         self.failure = None
-        if self.done.done():
-            self.done = asyncio.get_running_loop().create_future()
-        self._client.on_gone = self.cancel
+        self.ended_at = None
+        self.done = asyncio.get_running_loop().create_future()
 
     def cancel(self) -> None:
         """The client left."""
