@@ -79,6 +79,8 @@ class Gateway:
         policy = build(settings.policy.name, settings.policy.params)
         self.pools = Pools(policy, settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
+        self._retired: list[Upstream] = []
+        """Of removed backends, while they still have exchanges to end."""
         self.loads: dict[str, BackendLoad] = {}
         self._models: dict[str, frozenset[str]] = {}
         self.metrics = Metrics(self.fleet.knows)
@@ -169,8 +171,9 @@ class Gateway:
                 self.proxy.assume_prefilled(now)
                 self.proxy.ping_silent()
                 self.index.reclaim(RECLAIMED)
-                for upstream in tuple(self.upstreams.values()):
+                for upstream in (*self.upstreams.values(), *self._retired):
                     upstream.tick()
+                self._retired = [upstream for upstream in self._retired if upstream.busy]
 
     def _observe(self, record: RequestRecord) -> None:
         self.metrics.observe(record)
@@ -194,7 +197,9 @@ class Gateway:
         id = backend.id
         self.metrics.backend_changed(id, backend.state)
         if backend.state is BackendState.REMOVED:
-            self.upstreams.pop(id).close()
+            retired = self.upstreams.pop(id)
+            retired.close()
+            self._retired.append(retired)
             self.index.remove_backend(id)
         else:
             if id not in self.upstreams:
@@ -320,6 +325,8 @@ class _Server(uvicorn.Server):
         self._gateway = gateway
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True  # asked twice
         self._gateway.stop_soon()
         super().handle_exit(sig, frame)
 

@@ -79,7 +79,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
     tree = msgspec.to_builtins(settings)
     for section, values in over.items():
         given = {name: value for name, value in values.items() if value is not None}
-        if section == "policy" and given:
+        if section == "policy" and given and given["name"] != settings.policy.name:
             tree["policy"] = given  # another policy does not understand the old one's parameters
         tree[section] |= given
     settings = convert(tree, Settings, "command line")

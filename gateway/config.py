@@ -211,4 +211,13 @@ def load(path: Path) -> Settings:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    return convert({} if data is None else data, Settings, str(path))
+    return convert(_without_nulls(data) or {}, Settings, str(path))
+
+
+def _without_nulls(data: Any) -> Any:
+    """A section whose members are all commented out is null in YAML; so is an unset option."""
+    if isinstance(data, dict):
+        return {key: _without_nulls(value) for key, value in data.items() if value is not None}
+    if isinstance(data, list):
+        return [_without_nulls(value) for value in data]
+    return data

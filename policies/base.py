@@ -81,6 +81,10 @@ class Candidate(Protocol):
     def stream_seconds(self) -> float:
         """Seconds that each further decoding stream adds to a step."""
 
+    @property
+    def context_seconds(self) -> float:
+        """Seconds that each token of context, of any stream, adds to a step."""
+
 
 class Policy(Protocol):
     """`choose` is called with at least one candidate, at the moment a request is released."""

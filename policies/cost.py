@@ -37,14 +37,22 @@ def prefill_seconds(
     return uncached / candidate.prefill_rate * (1.0 + before / attention_context)
 
 
-def decode_seconds(candidate: Candidate, output_tokens: float) -> float:
+def decode_seconds(candidate: Candidate, output_tokens: float, prompt_tokens: float) -> float:
     """The request's own decode, and what it slows the others' down by.
+
+    Each step reads the context of every stream, so a long prompt makes every stream beside it
+    slower, cached or not.
 
     Requests before their first token count as streams too: by the time this one decodes, so do
     they, and a request that brings no prompt is load all the same.
     """
     others = candidate.in_flight
-    return output_tokens * (candidate.step_seconds + candidate.stream_seconds * (1 + 2 * others))
+    context = candidate.context_tokens + prompt_tokens * (1 + others)
+    return output_tokens * (
+        candidate.step_seconds
+        + candidate.stream_seconds * (1 + 2 * others)
+        + candidate.context_seconds * context
+    )
 
 
 def memory_seconds(candidate: Candidate, prompt_tokens: float) -> float:
@@ -73,15 +81,19 @@ def placement_seconds(
     costs = []
     for candidate in candidates:
         rate = candidate.prefill_rate
+        others = candidate.in_flight
+        context = candidate.context_tokens
         cost = candidate.pending_tokens / rate + decode_weight * (
-            candidate.step_seconds + candidate.stream_seconds * (1 + 2 * candidate.in_flight)
+            candidate.step_seconds
+            + candidate.stream_seconds * (1 + 2 * others)
+            + candidate.context_seconds * (context + prompt_tokens * (1 + others))
         )
         uncached = prompt_tokens - matched_at(candidate.id, 0.0)
         if uncached > 0.0:
             attention = 1.0 + (prompt_tokens - 0.5 * uncached) / attention_context
             cost += uncached / rate * attention * (1.0 + theta + eta * candidate.decoding)
         capacity = candidate.capacity_tokens
-        overflow = candidate.context_tokens + prompt_tokens - _SAFE_FILL * capacity
+        overflow = context + prompt_tokens - _SAFE_FILL * capacity
         if overflow > 0.0:
             cost += _OVERFLOW_SECONDS * overflow / capacity
         costs.append(cost)

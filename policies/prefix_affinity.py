@@ -143,7 +143,8 @@ class PrefixAffinity:
                 "queue": queue_seconds(candidate),
                 "prefill": own,
                 "price": own * (theta + params.eta * candidate.decoding),
-                "decode": params.omega * decode_seconds(candidate, request.output_tokens),
+                "decode": params.omega
+                * decode_seconds(candidate, request.output_tokens, request.prompt_tokens),
                 "memory": memory_seconds(candidate, request.prompt_tokens),
                 "total": total,
             }

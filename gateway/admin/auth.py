@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -11,7 +12,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.admin.errors import error_response
 from gateway.config import ConfigError
 
-FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")
+FORWARDED = (
+    b"cf-connecting-ip",
+    b"forwarded",
+    b"true-client-ip",
+    b"via",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+)
 
 _HOW = "Set admin.token in the settings and send it as a bearer token."
 
@@ -82,10 +92,13 @@ def _not_local(scope: Scope, headers: list[tuple[bytes, bytes]]) -> str | None:
     return None
 
 
+_HOST = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::\d+)?")
+
+
 def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """Empty when it is no host with at most a port."""
+    match = _HOST.fullmatch(host)
+    return "" if match is None else match["v6"] or match["name"]
 
 
 def _is_loopback(host: str) -> bool:

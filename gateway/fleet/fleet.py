@@ -232,7 +232,6 @@ class Fleet:
         self._become(backend, BackendState.HEALTHY, "")
 
     def _eject(self, backend: Backend, cause: str) -> None:
-        backend.doubted = True
         if backend.condition is not BackendState.EJECTED:
             self._become(backend, BackendState.EJECTED, cause)
             self._tell(backend)

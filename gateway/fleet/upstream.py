@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections import deque
@@ -20,6 +21,8 @@ import httptools
 
 from gateway.config import Timeouts
 from gateway.types import Clock
+
+logger = logging.getLogger("prefixgate.upstream")
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -193,15 +196,21 @@ class Connection(asyncio.Protocol):
             self._fail(FailureKind.PROTOCOL)
             return
         pieces = self._pieces
-        if self._head is None and not self._complete:
-            # The usual read in the middle of a stream: one chunk, one piece.
-            if pieces:
-                self._pieces = []
-                sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            return
-        self._deliver()
-        if self._complete and self._sink is sink:
-            self._finish(keep=self._reusable())
+        try:
+            if self._head is None and not self._complete:
+                # The usual read in the middle of a stream: one chunk, one piece.
+                if pieces:
+                    self._pieces = []
+                    sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                return
+            self._deliver()
+            if self._complete and self._sink is sink:
+                self._finish(keep=self._reusable())
+        except Exception:
+            # Whoever waits for the exchange must hear of its end, whatever went wrong.
+            logger.exception("an answer could not be passed on")
+            self._sink = sink
+            self._fail(FailureKind.PROTOCOL, "the gateway failed on it")
 
     def eof_received(self) -> None:
         return None  # close the transport; connection_lost says what it means
@@ -232,6 +241,8 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
             return
         status = self._parser.get_status_code()
+        if not 100 <= status <= 599:
+            raise ValueError(f"status {status}")  # the parser makes it an error of its own
         if status < 200:
             return
         self.head_seen = True
@@ -249,7 +260,7 @@ class Connection(asyncio.Protocol):
             self._complete = True
 
     def on_body(self, data: bytes) -> None:
-        if not self._complete:
+        if self.head_seen and not self._complete:
             self._pieces.append(data)
 
     def on_message_complete(self) -> None:

@@ -206,7 +206,8 @@ class DirectClient:
         cycle = self._cycle
         if cycle.more_body or cycle.disconnected:
             return None
-        return bytes(cycle.body)
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
 
     def watch(self) -> None:
         # A body over the high-water mark leaves reading paused, and then nobody sees the FIN.

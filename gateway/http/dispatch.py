@@ -67,6 +67,7 @@ class Dispatcher:
             context.booking = self._index.book(backend.id, request.chain)
 
         def accepted() -> None:
+            context.body = b""  # it will not be sent again, and a stream may last for minutes
             if context.booking is not None:
                 self._index.confirm(context.booking)
             # Through the context: the relay holds this function, which must not hold the relay.
@@ -94,9 +95,7 @@ class Dispatcher:
             return failure
         if relay.failure is not None:
             self._failed(backend, relay.failure)
-        elif relay.status >= 500 and relay.status not in (501, 503):
-            self._fleet.report_failure(backend.id, f"status {relay.status}")
-        elif relay.status:
+        elif 0 < relay.status < 500:
             self._fleet.report_success(backend.id)
         return None
 

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import count
 
 from msgspec import structs
@@ -144,39 +144,67 @@ class Proxy:
         await self._route(context, self.pool(prompt.model), request)
 
     async def _route(self, context: RequestContext, pool: Pool, request: RouteRequest) -> None:
-        """Try backends until one has answered; each at most once."""
+        """Try backends until one has answered; each at most once, and only with room for it."""
         self._budget.earn()
-        tried: tuple[str, ...] = ()
+        tried: dict[str, int] = {}
+        lease = await self._admit(context, pool, request)
         while True:
-            lease = await self._admit(context, pool, request, tried)
-            tried = (*tried, lease.backend_id)
-            may_retry = self._may_retry(pool, tried)
+            backend = lease.backend_id
+            tried[backend] = 0
+            may_retry = len(tried) <= self._max_retries and _has_other(pool, request, tried)
+            repeatable = may_retry and context.dialect.ends_with_marker
             try:
-                failure = await self._dispatcher.send(context, lease, may_retry=may_retry)
+                failure = await self._dispatcher.send(context, lease, may_retry=repeatable)
             except UnknownBackend:
                 raise _no_backend("The chosen backend was removed.") from None
             relay = context.relay
             assert relay is not None
             context.opened = relay.opened
             if failure is None and not relay.refused:
+                if 0 < relay.status < 500:
+                    self._blame(tried)
                 return
-            unserved = failure is None or is_unserved(failure, relay.status)
-            gone = context.client.gone
-            if not (may_retry and unserved and not gone and self._budget.spend()):
-                if failure is not None:
-                    raise UpstreamBroke(failure)
-                relay.pass_on()
-                return
-            self._metrics.retries += 1
-            self._give_back(context)
-            context.record.reason, context.record.backend = None, ""
-            match = self._index.match(request.chain) if request.chain else NO_MATCH
-            request = context.request = structs.replace(request, match=match, now=self._clock())
+            tried[backend] = relay.status
+            unserved = failure is None or is_unserved(failure, relay.status, repeatable)
+            if may_retry and unserved and not context.client.gone and self._budget.spend():
+                again = self._again(context, pool, request, tuple(tried))
+                if again is not None:
+                    lease = again
+                    continue
+            if failure is not None:
+                raise UpstreamBroke(failure)
+            relay.pass_on()
+            return
 
-    def _may_retry(self, pool: Pool, tried: tuple[str, ...]) -> bool:
-        return len(tried) <= self._max_retries and any(
-            load.id not in tried for load in pool.backends
-        )
+    def _again(
+        self, context: RequestContext, pool: Pool, request: RouteRequest, tried: tuple[str, ...]
+    ) -> Lease | None:
+        """A lease at another backend, if one can be had at once; the old one is then given back.
+
+        Waiting for it could take longer than the client's own retry, and would hold up others.
+        """
+        match = self._index.match(request.chain) if request.chain else NO_MATCH
+        request = structs.replace(request, match=match, now=self._clock())
+        ticket = Ticket(request, context.granted, context.refused, max_wait=0.0, avoid=tried)
+        try:
+            lease = pool.submit(ticket)
+        except Refused:
+            return None
+        assert lease is not None
+        self._give_back(context)
+        self._metrics.retries += 1
+        context.request = request
+        self._note_lease(context, lease, ticket)
+        return lease
+
+    def _blame(self, tried: dict[str, int]) -> None:
+        """Another backend has served the request, so those that answered 5xx were at fault.
+
+        Where all fail alike it may well be the request, which must not put out the whole fleet.
+        """
+        for backend, status in tried.items():
+            if status >= 500 and status not in (501, 503):
+                self._fleet.report_failure(backend, f"status {status}")
 
     def understand(
         self, dialect: Dialect, headers: RequestHeaders, body: bytes
@@ -226,14 +254,12 @@ class Proxy:
 
     # admission
 
-    async def _admit(
-        self, context: RequestContext, pool: Pool, request: RouteRequest, tried: tuple[str, ...]
-    ) -> Lease:
+    async def _admit(self, context: RequestContext, pool: Pool, request: RouteRequest) -> Lease:
         context.phase = "queue"
         record = context.record
         record.prompt_tokens = request.prompt_tokens
         record.work_class = request.work_class
-        ticket = Ticket(request, context.granted, context.refused, self._index.match, avoid=tried)
+        ticket = Ticket(request, context.granted, context.refused, self._index.match)
         try:
             lease = pool.submit(ticket)
             if lease is None:
@@ -241,14 +267,17 @@ class Proxy:
         except Refused as refused:
             record.refusal = refused.reason.value
             raise _overloaded(refused) from None
+        self._note_lease(context, lease, ticket)
+        return lease
+
+    def _note_lease(self, context: RequestContext, lease: Lease, ticket: Ticket) -> None:
         context.lease = lease
-        decision = lease.decision
+        record, decision = context.record, lease.decision
         record.backend = decision.backend
         record.reason = decision.reason
         record.matched_tokens = ticket.request.match.tokens.get(decision.backend, 0.0)
         record.uncached_tokens = lease.uncached_tokens
         record.queue_seconds = lease.queue_seconds
-        return lease
 
     async def _wait(self, context: RequestContext, pool: Pool, ticket: Ticket) -> Lease:
         loop = asyncio.get_running_loop()
@@ -345,6 +374,11 @@ class Proxy:
         if record.outcome is Outcome.CANCELLED:
             record.disconnect_phase = context.phase
         self._observe(record)
+
+
+def _has_other(pool: Pool, request: RouteRequest, tried: Container[str]) -> bool:
+    """Whether a backend that was not tried has room for the request now."""
+    return any(load.id not in tried for load in pool.candidates(request))
 
 
 def _no_backend(message: str) -> Overloaded:

@@ -7,12 +7,13 @@ from gateway.fleet.upstream import FailureKind, UpstreamFailure
 REFUSING = frozenset({429, 500, 502, 503, 504})
 """Statuses by which a backend says that it did not do the work, and another one might."""
 
+_UNSENT = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT})
 _UNSERVED = frozenset(
     {FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT, FailureKind.RESET, FailureKind.INCOMPLETE}
 )
 
 
-def is_unserved(failure: UpstreamFailure, status: int) -> bool:
+def is_unserved(failure: UpstreamFailure, status: int, repeatable: bool) -> bool:
     """Whether a failed exchange left nothing behind that a second one would do twice.
 
     A first-byte timeout is not among them: the backend may be at work, and the client has waited
@@ -20,8 +21,10 @@ def is_unserved(failure: UpstreamFailure, status: int) -> bool:
 
     Args:
         status: the backend's, 0 when its head never came. After the head the work is done.
+        repeatable: it is inference, which may run twice. Other routes may change an engine's
+            state; those are tried again only when nothing of them was sent.
     """
-    return status == 0 and failure.kind in _UNSERVED
+    return status == 0 and failure.kind in (_UNSERVED if repeatable else _UNSENT)
 
 
 class RetryBudget:

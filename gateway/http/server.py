@@ -14,6 +14,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.client import EXTENSION, DirectClient
 
+_REASON = (
+    b'{"error":{"message":"Upgrade is not supported: send the request without it.",'
+    b'"type":"invalid_request_error","param":null,"code":"upgrade_not_supported"}}'
+)
+_NO_UPGRADE = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_REASON), _REASON)
+)
+
 
 class GatewayProtocol(HttpToolsProtocol):
     """Attributes:
@@ -37,6 +46,17 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.active is not None:
             self.active.leave()
             self.active = None
+
+    # httptools stops parsing where a protocol would be switched, and takes the request's body for
+    # the next request: anybody could smuggle one in. Nothing is switched here, so such requests
+    # are refused, and the connection ends.
+
+    def _should_upgrade(self) -> bool:
+        return True
+
+    def handle_websocket_upgrade(self) -> None:
+        self.transport.write(_NO_UPGRADE)
+        self.transport.close()
 
     # One keep-alive timer a connection, which looks at the clock when it fires, in place of one
     # that is made and cancelled for every request.

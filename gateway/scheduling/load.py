@@ -39,6 +39,7 @@ class BackendLoad:
         prefill_rate: uncached prompt tokens per second.
         step_seconds: one decode step with a single stream.
         stream_seconds: what each further stream adds to a step.
+        context_seconds: what each token of context adds to a step.
 
     The rates' defaults are those of an 8B model in 16 bits on an A100.
     """
@@ -46,6 +47,7 @@ class BackendLoad:
     __slots__ = (
         "_watchers",
         "capacity_tokens",
+        "context_seconds",
         "context_tokens",
         "decode",
         "decoding",
@@ -66,12 +68,14 @@ class BackendLoad:
         prefill_rate: float = 10_000.0,
         step_seconds: float = 8e-3,
         stream_seconds: float = 3e-5,
+        context_seconds: float = 8e-8,
     ) -> None:
         self.id = id
         self.capacity_tokens = capacity_tokens
         self.prefill_rate = prefill_rate
         self.step_seconds = step_seconds
         self.stream_seconds = stream_seconds
+        self.context_seconds = context_seconds
         self.in_flight = 0
         self.decoding = 0
         self.pending_tokens = 0

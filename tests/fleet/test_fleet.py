@@ -272,16 +272,25 @@ def test_on_return_one_failed_request_puts_out_again(world: World) -> None:
 # restarts
 
 
-def test_back_from_ejection_is_another_process(world: World) -> None:
+def test_an_engine_that_was_gone_is_another_process(world: World) -> None:
     a = world.add("a", "m")
     world.fleet.on_restart(lambda backend: order.append("restart"))
     world.fleet.on_change(lambda backend: order.append(str(backend.state)))
     order: list[str] = []
-    world.bad_probes(a)
+    world.bad_probes(a, gone=True)
     world.good_probe(a, "m")
     assert order == ["ejected", "restart", "healthy"]
     world.good_probe(a, "m")
     assert world.restarts == [a.id]
+
+
+def test_an_engine_that_was_only_ill_keeps_its_prefixes(world: World) -> None:
+    """Ejected for slow or failing answers, but it never stopped listening."""
+    a = world.add("a", "m")
+    world.bad_probes(a)
+    world.good_probe(a, "m")
+    assert a.state is BackendState.HEALTHY
+    assert world.restarts == []
 
 
 def test_a_refused_connection_is_enough(world: World) -> None:

@@ -197,6 +197,9 @@ def test_failures_are_told_apart() -> None:
     cut = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
     assert failure_of(answering(cut, close=True)) is FailureKind.INCOMPLETE
     assert failure_of(answering(b"SSH-2.0-x\r\n")) is FailureKind.PROTOCOL
+    for status in (b"099", b"600", b"999"):
+        odd = b"HTTP/1.1 %b Odd\r\ncontent-length: 2\r\n\r\n{}" % status
+        assert failure_of(answering(odd)) is FailureKind.PROTOCOL
     assert failure_of(answering(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 300_000)) is FailureKind.PROTOCOL
 
 
@@ -297,5 +300,21 @@ def test_bytes_after_the_answer_end_the_connection() -> None:
             assert sink.body == b"hello"
             await asyncio.sleep(0.05)
             assert upstream.idle() is None
+
+    run(main())
+
+
+def test_a_sink_that_fails_still_hears_of_the_end() -> None:
+    class Broken(Recorder):
+        def on_end(self, *, framed: bool) -> None:
+            raise RuntimeError("cannot")
+
+    async def main() -> None:
+        async with serving(answering(PLAIN)) as upstream:
+            connection = await upstream.dial()
+            sink = Broken()
+            connection.send(REQUEST, b"{}", sink)
+            with pytest.raises(UpstreamFailure):
+                await asyncio.wait_for(sink.done, 10)
 
     run(main())

@@ -28,14 +28,19 @@ def test_no_share_means_no_retry() -> None:
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_after_the_head_nothing_is_tried_again(kind: FailureKind) -> None:
-    assert not is_unserved(UpstreamFailure(kind), 200)
+    assert not is_unserved(UpstreamFailure(kind), 200, True)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.FIRST_BYTE_TIMEOUT, FailureKind.IDLE_TIMEOUT])
 def test_long_waits_are_not_repeated(kind: FailureKind) -> None:
-    assert not is_unserved(UpstreamFailure(kind), 0)
+    assert not is_unserved(UpstreamFailure(kind), 0, True)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CONNECT, FailureKind.RESET, FailureKind.INCOMPLETE])
 def test_before_the_head_another_backend_may_serve(kind: FailureKind) -> None:
-    assert is_unserved(UpstreamFailure(kind), 0)
+    assert is_unserved(UpstreamFailure(kind), 0, True)
+
+
+def test_what_may_change_an_engine_is_repeated_only_when_nothing_was_sent() -> None:
+    assert is_unserved(UpstreamFailure(FailureKind.CONNECT), 0, False)
+    assert not is_unserved(UpstreamFailure(FailureKind.RESET), 0, False)

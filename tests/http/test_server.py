@@ -251,3 +251,25 @@ def test_more_than_promised_is_cut_and_less_breaks_the_connection() -> None:
     with serving(app) as port:
         assert talk(port, post("/more", b""), until=b"hel").endswith(b"\r\n\r\nhel")
         assert talk(port, post("/less", b"")).endswith(b"\r\n\r\nhe")
+
+
+@pytest.mark.parametrize("upgrade", ["websocket", "h2c"])
+def test_a_body_after_an_upgrade_is_never_taken_for_a_request(upgrade: str) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+        await echo(scope, receive, send)
+
+    with serving(app) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        hidden = b"POST /hidden HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+        head = f"connection: upgrade\r\nupgrade: {upgrade}\r\ncontent-length: {len(hidden)}"
+        sock.sendall(f"POST /shown HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode())
+        got = sock.recv(65536)
+        with contextlib.suppress(OSError):
+            sock.sendall(hidden)
+            while more := sock.recv(65536):
+                got += more
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert seen == []

@@ -30,10 +30,17 @@ def test_the_end_of_a_long_prompt_costs_more_than_its_beginning() -> None:
 
 
 def test_decode_counts_the_slow_down_of_the_others() -> None:
-    alone = decode_seconds(View("a", step_seconds=0.01, stream_seconds=0.001), 100)
-    among = decode_seconds(View("a", in_flight=5, step_seconds=0.01, stream_seconds=0.001), 100)
+    alone = decode_seconds(View("a", step_seconds=0.01, stream_seconds=0.001), 100, 0)
+    among = decode_seconds(View("a", in_flight=5, step_seconds=0.01, stream_seconds=0.001), 100, 0)
     assert alone == pytest.approx(100 * 0.011)
     assert among - alone == pytest.approx(100 * 0.001 * 5 * 2)
+
+
+def test_a_long_context_slows_every_stream_down_cached_or_not() -> None:
+    busy = View("a", in_flight=4, context_tokens=20_000, context_seconds=1e-7)
+    short, long = decode_seconds(busy, 100, 0), decode_seconds(busy, 100, 8_000)
+    # each of the five streams waits for eight thousand more tokens to be read, at each step
+    assert long - short == pytest.approx(100 * 1e-7 * 8_000 * 5)
 
 
 def test_memory_costs_nothing_until_nearly_full() -> None:

@@ -25,6 +25,7 @@ class View:
     prefill_rate: float = 10_000.0
     step_seconds: float = 8e-3
     stream_seconds: float = 3e-5
+    context_seconds: float = 8e-8
 
 
 def views(ids: str, **facts: Any) -> list[View]:
