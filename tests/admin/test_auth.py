@@ -70,6 +70,14 @@ def test_names_that_were_made_to_point_here_are_refused(base: str, status: int) 
     assert Client(FakeControl(), base=base).ask("GET", PAGE).status_code == status
 
 
+@pytest.mark.parametrize(
+    "host", ["[::1].evil.example", "[::1]evil", "[::1", "localhost:80:80", "localhost:x", ""]
+)
+def test_a_host_is_read_as_a_whole(host: str) -> None:
+    answer = Client(FakeControl()).ask("GET", PAGE, headers={"host": host})
+    assert answer.status_code == 403
+
+
 @pytest.mark.parametrize("peer", [LOCAL, ("10.0.0.9", 1), None])
 def test_with_a_token_only_the_token_counts(peer: tuple[str, int] | None) -> None:
     client = Client(FakeControl(), "s3cret", peer=peer, base="http://gateway.example")

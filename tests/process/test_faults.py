@@ -1,0 +1,91 @@
+"""Faults of single backends and requests that must not become everybody's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tests.conftest import StartBackend, StartGateway
+from tests.harness.routes import CHAT
+
+SLOW_PROBES = {"interval": 600.0, "unhealthy_after": 3}
+
+
+def test_a_request_that_fails_everywhere_puts_nobody_out(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    backends = [start_backend() for _ in range(3)]
+    for backend in backends:
+        backend.behave(status=500)
+    gw = gateway(backends, health=SLOW_PROBES)
+    for _ in range(12):
+        assert gw.post(CHAT.path, CHAT.body(["poison"])).status_code == 500
+    assert {backend["state"] for backend in gw.admin("GET", "/backends")} == {"healthy"}
+    for backend in backends:
+        backend.behave(status=200)
+    assert gw.post(CHAT.path, CHAT.body(["good"])).status_code == 200
+
+
+def test_a_backend_that_fails_what_others_serve_is_put_out(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    bad, good = start_backend(), start_backend()
+    bad.behave(status=500)
+    gw = gateway([bad, good], health=SLOW_PROBES, policy={"name": "round_robin"})
+    for _ in range(12):
+        assert gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
+    states = {backend["id"]: backend["state"] for backend in gw.admin("GET", "/backends")}
+    assert states[gw.backend_id(good.url)] == "healthy"
+    # Its first good probe may have let it in again, on trial.
+    assert gw.metrics().total("prefixgate_backend_ejections_total") >= 1
+
+
+def test_a_retry_never_waits_while_others_could_go(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    busy, refusing = start_backend(), start_backend()
+    gw = gateway(
+        [busy, refusing],
+        scheduling={"decode": {"max_requests": 1}},
+        policy={"name": "round_robin"},
+    )
+    for backend in (busy, refusing):
+        backend.behave(ttft=30.0)
+    holder = gw.client()
+    holder.request(CHAT.path, CHAT.stream())
+    gw.settles(lambda _: bool(busy.requests or refusing.requests))
+    taken, free = (busy, refusing) if busy.requests else (refusing, busy)
+    free.behave(status=503)
+    before = time.monotonic()
+    assert gw.post(CHAT.path, CHAT.body(["refused"])).status_code == 503
+    free.behave(status=200)
+    assert gw.post(CHAT.path, CHAT.body(["served"])).status_code == 200
+    # The other backend is taken for half a minute.
+    assert time.monotonic() - before < 15.0
+    assert len(taken.requests) == 1
+
+
+def test_limits_go_on_at_a_backend_that_is_removed(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    backend = start_backend()
+    backend.behave(ttft=60.0)
+    gw = gateway([backend], timeouts={"first_byte": 1.5})
+    client = gw.client()
+    client.request(CHAT.path, CHAT.body(["hello"]))
+    gw.settles(lambda metrics: metrics.total("prefixgate_in_flight") == 1)
+    gw.admin("DELETE", f"/backends/{gw.backend_id(backend.url)}")
+    assert client.answer().status == 504
+
+
+def test_a_second_signal_ends_it_now(start_backend: StartBackend, gateway: StartGateway) -> None:
+    backend = start_backend()
+    backend.behave(itl=0.05, n_tokens=10_000)
+    gw = gateway([backend])
+    client = gw.client()
+    client.request(CHAT.path, CHAT.stream())
+    client.events(1)
+    os.kill(gw.pid, signal.SIGTERM)
+    time.sleep(0.5)
+    gw.stop()  # signals again; the harness would not wait for the limit of a minute
