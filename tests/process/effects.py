@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.behaviour import Framing
+from tests.harness.behaviour import Cut, Framing
 from tests.harness.fake_backend import FakeBackend, Health
 from tests.harness.gateway_process import GatewayProcess
 from tests.harness.raw import End, RawClient
@@ -305,8 +305,8 @@ def gives_up_on_slow_probes(site: Site) -> None:
 
 
 def ejects_at_once(site: Site) -> None:
-    site.backend.next(status=500)
-    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 500
+    site.backend.next(script=(Cut.RST,))
+    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 502
     ejected = site.gw.metrics().total("prefixgate_backend_ejections_total")
     assert ejected == 1
 
