@@ -19,11 +19,15 @@ class BlockCache:
     Args:
         blocks: how many there are.
         unit_blocks: blocks per unit.
+        usable: how many can be in use at once, all by default; the others only keep content.
         reuse: whether content is ever found again.
     """
 
-    def __init__(self, blocks: int, unit_blocks: int = 1, *, reuse: bool = True) -> None:
+    def __init__(
+        self, blocks: int, unit_blocks: int = 1, *, usable: int | None = None, reuse: bool = True
+    ) -> None:
         self.blocks = blocks
+        self.usable = blocks if usable is None else min(usable, blocks)
         self.unit_blocks = unit_blocks
         self.evicted = 0
         """Blocks that lost their content to make room."""
@@ -35,12 +39,12 @@ class BlockCache:
 
     @property
     def free(self) -> int:
-        """Blocks that can be allocated: blank and idle ones."""
-        return self._blank + self._idle_blocks
+        """Blocks that can be allocated: blank and idle ones, as far as they may be used."""
+        return self._blank + self._idle_blocks - (self.blocks - self.usable)
 
     @property
     def used(self) -> int:
-        return self.blocks - self.free
+        return self.usable - self.free
 
     def match(self, keys: Sequence[Key], limit: int) -> int:
         """How many leading units of `keys`, at most `limit`, are there."""
@@ -109,10 +113,14 @@ class BlockCache:
         """Forget all content; refused, as in vLLM, while blocks are in use."""
         if self.used:
             return False
-        self._idle.clear()
-        self._idle_blocks = 0
-        self._blank = self.blocks
+        self.forget()
         return True
+
+    def forget(self) -> None:
+        """Forget the content of all blocks that are not in use."""
+        self._idle.clear()
+        self._blank += self._idle_blocks
+        self._idle_blocks = 0
 
 
 class Scrap:

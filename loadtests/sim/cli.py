@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lora", nargs="+", default=[], metavar="NAME", help="names of LoRA adapters")
     add("--speed", type=_positive, default=1.0, help="how many times as fast (default 1)")
     add("--kv-tokens", type=int, help="size of the KV cache in tokens")
+    add("--max-running-tokens", type=int, help="of those, what requests can use while they run")
     add("--max-model-len", type=int, help="longest sequence, prompt and output together")
     add("--max-num-batched-tokens", type=int, help="token budget of a step")
     add("--max-num-seqs", type=int, help="most sequences in a step")
@@ -87,15 +88,17 @@ def profile_from(arguments: argparse.Namespace) -> Profile:
     profile = profiles.load(arguments.profile)
     names = (
         "kv_tokens",
+        "max_running_tokens",
         "max_model_len",
         "max_num_batched_tokens",
         "max_num_seqs",
         "long_prefill_token_threshold",
     )
     changes = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    if "max_model_len" not in changes and "kv_tokens" in changes:
+    if "max_model_len" not in changes:
         # A sequence cannot be longer than the cache; only a wish for one is an error.
-        whole = changes["kv_tokens"] // profile.block_size * profile.block_size
+        room = [changes[name] for name in ("kv_tokens", "max_running_tokens") if name in changes]
+        whole = min(room, default=profile.max_model_len) // profile.block_size * profile.block_size
         changes["max_model_len"] = min(profile.max_model_len, whole)
     if arguments.no_chunked_prefill and "max_num_batched_tokens" not in changes:
         longest = changes.get("max_model_len", profile.max_model_len)

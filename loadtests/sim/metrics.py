@@ -82,7 +82,7 @@ class EngineMetrics:
         waiting = engine.waiting
         yield self._gauge("num_requests_running", "Requests in the step loop.", engine.running)
         yield self._gauge("num_requests_waiting", "Requests waiting for room.", waiting)
-        usage = cache.used / cache.blocks
+        usage = cache.used / cache.usable
         yield self._gauge("kv_cache_usage_perc", "Blocks in use, 1 is all.", usage)
         for name, help_text, value in (
             ("prefix_cache_queries", "Prompt tokens looked up.", counters.prompt_tokens),

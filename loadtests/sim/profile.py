@@ -73,6 +73,9 @@ class Profile(Section, frozen=True, kw_only=True):
     memory: Memory
     kv_tokens: Count | None = None
     """Size of the KV cache in place of what `memory` gives."""
+    max_running_tokens: Count | None = None
+    """Most of them that requests can use while they run; the rest, host memory say, only keeps
+    content. All of them by default."""
     block_size: Count = 16
     max_model_len: Count
     max_num_batched_tokens: Count
@@ -90,16 +93,24 @@ class Profile(Section, frozen=True, kw_only=True):
             raise ValueError(
                 "without chunked_prefill, max_num_batched_tokens must not be below max_model_len"
             )
-        if self.num_blocks * self.block_size < self.max_model_len:
+        room = self.usable_blocks * self.block_size
+        if room < self.max_model_len:
             raise ValueError(
-                f"a KV cache of {self.num_blocks * self.block_size} tokens does not hold one"
-                f" sequence of max_model_len {self.max_model_len}"
+                f"a KV cache of {room} tokens for what runs does not hold one sequence of"
+                f" max_model_len {self.max_model_len}"
             )
 
     @property
     def num_blocks(self) -> int:
         tokens = self.memory.kv_tokens if self.kv_tokens is None else self.kv_tokens
         return tokens // self.block_size
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that requests can use while they run."""
+        if self.max_running_tokens is None:
+            return self.num_blocks
+        return min(self.num_blocks, self.max_running_tokens // self.block_size)
 
     def replace(self, **changes: object) -> Profile:
         """A profile with some settings changed.

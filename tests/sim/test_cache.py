@@ -170,3 +170,15 @@ class AgainstBlocks(RuleBasedStateMachine):
 
 
 TestAgainstBlocks = AgainstBlocks.TestCase
+
+
+def test_what_is_not_in_use_can_be_forgotten_at_any_time() -> None:
+    cache = BlockCache(8)
+    assert cache.admit([], 0, 4)
+    assert all(cache.name(key) for key in (1, 2, 3, 4))
+    cache.release([3, 4], 0)
+    cache.forget()
+    assert cache.match([1, 2, 3, 4], 4) == 2
+    assert (cache.used, cache.free) == (2, 6)
+    cache.release([1, 2], 0)
+    assert (cache.match([1], 1), cache.free) == (1, 8)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -342,3 +343,53 @@ def test_late_timers_do_not_add_up_but_a_stopped_process_loses_its_time() -> Non
     assert heard.tokens[:6] == expected.tokens[:6]
     lost = [a - b for a, b in zip(heard.tokens[6:], expected.tokens[6:], strict=True)]
     assert lost == pytest.approx([30.0] * 6)
+
+
+def test_what_runs_is_held_below_its_own_limit_and_the_rest_keeps_content() -> None:
+    bench = Bench(profile(max_running_tokens=4 * 16))
+    for name in range(8):
+        bench.submit(32, 1, units(name, 2))
+    bench.run()
+    assert max(running for _, running, _ in bench.steps) == 2
+    assert max(used for _, _, used in bench.steps) == 4
+    again, _ = bench.submit(32, 1, units(0, 2))
+    bench.run()
+    assert again.cached_tokens == 16, "seven prompts have come since, and none had to go"
+    with pytest.raises(ValueError, match="larger than the KV cache"):
+        bench.submit(4 * 16, 1)
+
+
+def test_decoding_beyond_that_limit_preempts() -> None:
+    bench = Bench(profile(max_running_tokens=4 * 16))
+    first, _ = bench.submit(17, 20)
+    second, _ = bench.submit(17, 30)
+    bench.run()
+    assert first.preemptions == 0
+    assert second.preemptions == 1
+    assert second.state is State.FINISHED
+    assert bench.engine.cache.used == 0
+
+
+def test_an_engine_can_become_slower_between_two_steps() -> None:
+    alone, slowed = Bench(profile()), Bench(profile())
+    slower = TIMING.faster(0.5)
+    slowed.timeline.call_at(0.2, lambda: slowed.engine.set_timing(slower))
+    tokens = []
+    for bench in (alone, slowed):
+        _, heard = bench.submit(100, 10)
+        bench.run()
+        tokens.append(heard.tokens)
+    usual, late = tokens
+    changed = sum(token <= 0.2 for token in usual) + 1
+    assert late[:changed] == usual[:changed]
+    gaps = [[b - a for a, b in pairwise(times)][changed - 1 :] for times in tokens]
+    assert gaps[1] == pytest.approx([2 * gap for gap in gaps[0]])
+
+
+def test_an_idle_engine_can_become_slower() -> None:
+    bench = Bench(profile())
+    bench.engine.set_timing(TIMING.faster(0.5))
+    bench.run()
+    _, heard = bench.submit(100, 1)
+    bench.run()
+    assert heard.tokens == pytest.approx([2 * (0.01 + TIMING.prefill(0, 100))])

@@ -34,6 +34,8 @@ def test_contradictions_are_refused() -> None:
         profile.replace(chunked_prefill=False)
     with pytest.raises(ConfigError, match="does not hold one sequence"):
         profile.replace(kv_tokens=1000)
+    with pytest.raises(ConfigError, match="does not hold one sequence"):
+        profile.replace(max_running_tokens=1000)
     with pytest.raises(ConfigError, match="kv_tokens"):
         profile.replace(kv_tokens=0)
 
@@ -48,3 +50,12 @@ def test_a_profile_can_be_a_file(tmp_path: Path) -> None:
         profiles.load(str(file))
     with pytest.raises(ConfigError, match=profiles.DEFAULT):
         profiles.load("no-such-profile")
+
+
+def test_what_runs_may_use_a_part_of_the_cache() -> None:
+    profile = profiles.load(profiles.DEFAULT)
+    assert profile.usable_blocks == profile.num_blocks
+    tiered = profile.replace(kv_tokens=1_000_000, max_running_tokens=200_000)
+    assert tiered.num_blocks * 16 == 1_000_000
+    assert tiered.usable_blocks * 16 == 200_000
+    assert profile.replace(max_running_tokens=10**9).usable_blocks == profile.num_blocks
