@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from gateway.prefix.tree import Node
 
 
+MAX_EVICTED = 4096
+"""Evicted runs that are remembered per backend."""
+
+
 class Touch:
     """One use of a chain by one holder: the record that all nodes last used by it share.
 
@@ -42,19 +46,28 @@ class Holder:
         span: key bytes held.
         accepted: key bytes that the backend is known to have cached so far, in total.
         stale: a touch is beyond doubt when its `accepted` is above this.
+        stated: the capacity in key bytes that was set, before anything was learnt about it.
+        reports: the engine has reported cached tokens, so that it means something when it does not.
+        zeros: times in a row that it reported none of what was beyond doubt.
+        evicted: by the first block that was evicted for the capacity from a run, `accepted` at
+            the run's last use.
         touches: the touches that still stand for blocks, least recent first.
     """
 
     __slots__ = (
         "accepted",
         "blocks",
+        "evicted",
         "id",
         "limit",
         "live",
         "longest",
+        "reports",
         "span",
         "stale",
+        "stated",
         "touches",
+        "zeros",
     )
 
     def __init__(self, id: str, limit: int, longest: int) -> None:
@@ -63,8 +76,19 @@ class Holder:
         self.blocks = 0
         self.span = 0
         self.accepted = 0
+        self.stated = limit
+        self.reports = False
+        self.zeros = 0
+        self.evicted: dict[bytes, int] = {}
         self.touches: OrderedDict[Touch, None] = OrderedDict()
         self.resize(limit, longest)
+
+    def successor(self) -> Holder:
+        """The next incarnation: it holds nothing, and what was learnt of the engine stays."""
+        new = Holder(self.id, self.limit, self.longest)
+        new.stated = self.stated
+        new.reports = self.reports
+        return new
 
     def resize(self, limit: int, longest: int) -> None:
         self.limit = limit
@@ -76,6 +100,13 @@ class Holder:
         self.accepted += span
         # What was cached since is no ground for doubt below half of the capacity.
         self.stale = self.accepted - self.limit / 2
+
+    def note_evicted(self, first: bytes, accepted: int) -> None:
+        """Remember for a while what had to go, in case that the engine still has it."""
+        evicted = self.evicted
+        evicted[first] = accepted
+        if len(evicted) > MAX_EVICTED:
+            del evicted[next(iter(evicted))]
 
     def oldest(self) -> Touch:
         """The least recent touch; its leaf is a leaf of all that the holder has."""
@@ -90,15 +121,21 @@ class Booking:
         chain: what was booked: the part of the chain that the backend can hold at all.
         open: neither confirmed nor withdrawn yet.
         tentative: some of the chain was not known for certain when it was booked.
+        known: the parts that were, from the head on: blocks up to the end of each, and the key
+            bytes that the backend had cached since its last use.
+        outlived: if what comes next was once held and evicted for the capacity: blocks before it,
+            and key bytes cached since its last use.
     """
 
-    __slots__ = ("chain", "holder", "open", "tentative")
+    __slots__ = ("chain", "holder", "known", "open", "outlived", "tentative")
 
     def __init__(self, holder: Holder, chain: bytes) -> None:
         self.holder = holder
         self.chain = chain
         self.open = True
         self.tentative = False
+        self.known: list[tuple[int, int]] = []
+        self.outlived: tuple[int, int] | None = None
 
     @property
     def backend_id(self) -> str:

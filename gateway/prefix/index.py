@@ -9,6 +9,7 @@ from math import isfinite, tanh
 from typing import NamedTuple
 
 from gateway.prefix.blocks import KEY_BYTES_PER_TOKEN, BlockScale
+from gateway.prefix.capacity import MAX_RATIO, ZEROS_BEFORE_RESET, revised_limit
 from gateway.prefix.holder import Booking, Holder, Touch
 from gateway.prefix.tree import Node, Tree
 from gateway.types import HASH_BYTES, NO_MATCH, Chain, Match
@@ -16,12 +17,16 @@ from gateway.types import HASH_BYTES, NO_MATCH, Chain, Match
 RECLAIM_PER_BOOKING = 16
 """Dead records cleared per booking: more than a booking adds, so the dead always lose ground."""
 
+_CONFIDENT_BLOCKS = 4
+"""Blocks from which on a report of nothing cached cannot be a matter of rounding."""
+
 
 class Holding(NamedTuple):
-    """What one backend is believed to hold."""
+    """What one backend is believed to hold, and to have room for."""
 
     blocks: int
     tokens: float
+    capacity_tokens: float
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,7 +95,9 @@ class PrefixIndex:
         self._backends[id] = Holder(id, limit, self._longest(limit))
 
     def set_capacity(self, id: str, tokens: float) -> None:
-        """Change a backend's capacity; what no longer fits is evicted.
+        """State a backend's capacity; what no longer fits is evicted.
+
+        Stating the same again changes nothing, so that what was learnt about it stays.
 
         Raises:
             KeyError: there is no such backend.
@@ -98,8 +105,41 @@ class PrefixIndex:
         """
         holder = self._backends[id]
         limit = _key_bytes(tokens)
-        holder.resize(limit, self._longest(limit))
-        self._evict(holder)
+        if limit != holder.stated:
+            holder.stated = limit
+            self._resize(holder, limit)
+
+    def learn(self, booking: Booking, cached_tokens: float) -> bool:
+        """Hold what the engine says it had cached of a booked chain against what was expected.
+
+        The backend's capacity is revised by it. An engine that reports nothing, many times in a
+        row, of what must be there has lost its cache, and the backend is reset.
+
+        Args:
+            booking: of the request, resolved or not. It should be told of once.
+            cached_tokens: nominal tokens.
+
+        Returns:
+            Whether the backend was reset.
+        """
+        holder = booking.holder
+        if not holder.live:
+            return False
+        if cached_tokens > 0:
+            holder.reports = True
+            holder.zeros = 0
+        elif holder.reports and _beyond_doubt(booking):
+            holder.zeros += 1
+            if holder.zeros >= ZEROS_BEFORE_RESET:
+                self.reset_backend(holder.id)
+                return True
+        cached = cached_tokens * KEY_BYTES_PER_TOKEN
+        known, outlived = booking.known, booking.outlived
+        limit = revised_limit(self._scale, holder.limit, known, outlived, cached)
+        limit = min(max(limit, holder.stated // MAX_RATIO), holder.stated * MAX_RATIO)
+        if limit != holder.limit:
+            self._resize(holder, limit)
+        return False
 
     def remove_backend(self, id: str) -> None:
         """Forget a backend and all it holds. Constant time, as `reset_backend`.
@@ -119,7 +159,7 @@ class PrefixIndex:
             KeyError: there is no such backend.
         """
         old = self._backends[id]
-        self._backends[id] = Holder(id, old.limit, old.longest)
+        self._backends[id] = old.successor()
         self._bury(old)
 
     def match(self, chain: Chain) -> Match:
@@ -219,7 +259,7 @@ class PrefixIndex:
         self._blocks = 0
         for id, old in self._backends.items():
             old.live = False
-            self._backends[id] = Holder(id, old.limit, old.longest)
+            self._backends[id] = old.successor()
 
     def stats(self) -> IndexStats:
         """The index in numbers, at this moment."""
@@ -232,10 +272,18 @@ class PrefixIndex:
             evicted_blocks=self._evicted,
             bookings=self._bookings,
             backends={
-                id: Holding(holder.blocks, holder.span / KEY_BYTES_PER_TOKEN)
+                id: Holding(
+                    holder.blocks,
+                    holder.span / KEY_BYTES_PER_TOKEN,
+                    holder.limit / KEY_BYTES_PER_TOKEN,
+                )
                 for id, holder in self._backends.items()
             },
         )
+
+    def _resize(self, holder: Holder, limit: int) -> None:
+        holder.resize(limit, self._longest(limit))
+        self._evict(holder)
 
     def _longest(self, limit: int) -> int:
         return min(self._scale.blocks(limit), self._max_blocks)
@@ -275,6 +323,7 @@ class PrefixIndex:
             path.append(tree.grow(path[-1] if path else tree.root, chain[shared * HASH_BYTES :]))
         total = held = path[-1].end
         touch = Touch(holder, path[-1])
+        known_parts, accepted = booking.known, holder.accepted
         for node in path:
             last = node.holders.get(holder)
             node.holders[holder] = touch
@@ -290,6 +339,13 @@ class PrefixIndex:
                 if node.pending and holder in node.pending:
                     node.pending[holder].add(booking)
                     booking.tentative = True
+                elif not booking.tentative:
+                    known_parts.append((node.end, accepted - last.accepted))
+        if holder.evicted and held < total:
+            first = chain[held * HASH_BYTES : (held + 1) * HASH_BYTES]
+            before = holder.evicted.pop(first, None)
+            if before is not None:
+                booking.outlived = (held, accepted - before)
         holder.touches[touch] = self._touches[touch] = None
         holder.blocks += total - held
         holder.span += self._scale.span(total) - self._scale.span(held)
@@ -309,8 +365,11 @@ class PrefixIndex:
         """Evict until the holder is within its capacity."""
         scale = self._scale
         while (excess := holder.span - holder.limit) > 0:
-            leaf = holder.oldest().leaf
+            touch = holder.oldest()
+            leaf = touch.leaf
             keep = max(scale.blocks(max(scale.span(leaf.end) - excess, 0)), leaf.start)
+            at = (keep - leaf.start) * HASH_BYTES
+            holder.note_evicted(leaf.edge[at : at + HASH_BYTES], touch.accepted)
             self._evicted += leaf.end - keep
             self._release(holder, leaf, keep - leaf.start)
 
@@ -354,6 +413,12 @@ class PrefixIndex:
     def _retire(self, touch: Touch) -> None:
         del touch.holder.touches[touch]
         del self._touches[touch]
+
+
+def _beyond_doubt(booking: Booking) -> bool:
+    """Whether a good part of the chain had to be cached."""
+    half = booking.holder.limit / 2
+    return any(end >= _CONFIDENT_BLOCKS and since < half for end, since in booking.known)
 
 
 def _settle(node: Node, holder: Holder) -> None:

@@ -371,7 +371,7 @@ def test_flush_leaves_nothing_but_the_backends() -> None:
     index.flush()
     stats = index.stats()
     assert (stats.nodes, stats.blocks, stats.held_blocks, stats.dead_blocks) == (0, 0, 0, 0)
-    assert stats.backends == {"a": (0, 0.0), "b": (0, 0.0)}
+    assert stats.backends == {"a": (0, 0.0, PLENTY), "b": (0, 0.0, PLENTY)}
     index.confirm(booking)
     assert held(index, "xyz") == {}
     learn(index, "b", "abd")

@@ -36,8 +36,12 @@ class Block:
 @dataclass
 class Cache:
     capacity: float
+    stated: float
     accepted: float = 0.0
     held: dict[Prefix, Block] = field(default_factory=dict)
+
+    def successor(self) -> Cache:
+        return Cache(self.capacity, self.stated)
 
 
 class Reference:
@@ -153,13 +157,15 @@ class Histories(RuleBasedStateMachine):
 
     def add(self, id: str, capacity: float) -> None:
         self.index.add_backend(id, capacity)
-        self.reference.caches[id] = Cache(capacity)
+        self.reference.caches[id] = Cache(capacity, capacity)
 
     @rule(id=ids, capacity=capacities)
     def add_or_resize(self, id: str, capacity: float) -> None:
         if id in self.reference.caches:
             self.index.set_capacity(id, capacity)
-            self.reference.caches[id].capacity = capacity
+            cache = self.reference.caches[id]
+            if capacity != cache.stated:
+                cache.capacity = cache.stated = capacity
             self.reference.evict()
         else:
             self.add(id, capacity)
@@ -170,11 +176,11 @@ class Histories(RuleBasedStateMachine):
         caches = self.reference.caches
         if how == "flush":
             self.index.flush()
-            caches |= {id: Cache(cache.capacity) for id, cache in caches.items()}
+            caches |= {id: cache.successor() for id, cache in caches.items()}
             assert self.index.stats().nodes == self.index.stats().blocks == 0
         elif id in caches and how == "reset":
             self.index.reset_backend(id)
-            caches[id] = Cache(caches[id].capacity)
+            caches[id] = caches[id].successor()
         elif id in caches:
             self.index.remove_backend(id)
             del caches[id]
@@ -202,6 +208,20 @@ class Histories(RuleBasedStateMachine):
         resolve(self.bookings[number])
         self.reference.resolve(number, confirmed=confirmed)
 
+    @precondition(lambda self: self.bookings)
+    @rule(data=st.data(), cached=st.sampled_from([0, 0, 1, 5, 20]))
+    def report(self, data: st.DataObject, cached: float) -> None:
+        latest = len(self.bookings) - 1
+        booking = self.bookings[data.draw(st.integers(max(latest - 6, 0), latest))]
+        id, caches = booking.backend_id, self.reference.caches
+        lost = self.index.learn(booking, cached)
+        if id in caches:
+            capacity = self.index.stats().backends[id].capacity_tokens
+            if lost:
+                caches[id] = caches[id].successor()
+            caches[id].capacity = capacity
+            self.reference.evict()
+
     @rule(prompt=prompts)
     def match(self, prompt: Prompt) -> None:
         blocks, tokens = self.reference.match(prompt)
@@ -223,7 +243,8 @@ class Histories(RuleBasedStateMachine):
     def counters_equal_a_recount(self) -> None:
         reference, stats = self.reference, self.index.stats()
         assert stats.backends == {
-            id: (len(cache.held), reference.size(cache)) for id, cache in reference.caches.items()
+            id: (len(cache.held), reference.size(cache), cache.capacity)
+            for id, cache in reference.caches.items()
         }
         for id, cache in reference.caches.items():
             assert stats.backends[id].tokens <= cache.capacity
