@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import yaml
@@ -69,6 +70,9 @@ class BackendConfig(Section, frozen=True):
     """Read from the backend's /v1/models when not given."""
     capacity_tokens: Count | None = None
     """Size of the KV cache; read from the engine when not given."""
+    priority: bool = False
+    """The engine schedules by priority (vLLM: --scheduling-policy priority, SGLang:
+    --enable-priority-scheduling): a priority that a client gave in a header is passed on to it."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -80,23 +84,94 @@ class ClassLimits(Section, frozen=True):
     """Limits of one class: the first two at each backend, the others for each pool's queue."""
 
     max_requests: Count = 256
-    max_uncached_tokens: Count = 65_536
+    max_uncached_tokens: Count = 10_000_000
     """Uncached tokens before their first token. One larger request goes when it is alone."""
     max_waiting: Annotated[int, Meta(ge=0)] = 1024
-    max_wait: Seconds = 30.0
+    max_waiting_tokens: Count = 16_000_000
+    """Prompt tokens of those that wait."""
+    max_waiting_bytes: Count = 256 * 1024 * 1024
+    """Bodies of those that wait. One larger request waits when it is alone."""
+    max_wait: Seconds = 120.0
 
 
 class PrefillLimits(ClassLimits, frozen=True):
     max_requests: Count = 64
     max_waiting: Annotated[int, Meta(ge=0)] = 256
-    max_wait: Seconds = 60.0
+    max_wait: Seconds = 600.0
+
+
+class LengthRange(Section, frozen=True):
+    """Limits at each backend for the prompts of at least some length, so that long ones cannot
+    fill its KV cache. One of them always goes when it is alone."""
+
+    min_tokens: Count
+    max_requests: Count | None = None
+    max_cache_share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Of the KV cache, by their prompt tokens."""
+
+
+class Target(Section, frozen=True):
+    """When a first token is due, counted from the request's arrival: the later of the two."""
+
+    seconds: Seconds = 2.0
+    factor: Annotated[float, Meta(ge=0, le=100)] = 3.0
+    """Times the prefill of the whole prompt on an idle backend."""
+
+
+class PriorityShares(Section, frozen=True):
+    """Higher priorities go first; of the releases while they wait, lower ones get at least this
+    share each."""
+
+    normal: Share = 0.3
+    low: Share = 0.05
+
+    def __post_init__(self) -> None:
+        if self.normal + self.low > 1.0:
+            raise ValueError(
+                f"normal and low together must leave something to high, at most 1, got"
+                f" {self.normal} + {self.low}"
+            )
+
+
+class Tenants(Section, frozen=True):
+    """Fairness by seconds of service, in which cached tokens are nearly free."""
+
+    header: str | None = None
+    """Request header that names the tenant, where whoever sends it can be trusted. Without one,
+    or when it is missing, the client's API key tells tenants apart."""
+    quantum: Seconds = 1.0
+    """Seconds of service that a tenant may be ahead of the others."""
+    weights: dict[str, Annotated[float, Meta(gt=0, le=1000)]] = {}
+    """By tenant, as the header names it; 1 for all others."""
+    max_tracked: Count = 4096
+    """Tenants whose service is counted; those beyond, least recently seen first, start anew."""
 
 
 class Scheduling(Section, frozen=True):
-    prefill_threshold: Count = 2048
-    """From this many uncached tokens on, a request is in the prefill class."""
+    prefill_seconds: Seconds = 0.5
+    """From this much prefill at the best backend on, a request is in the prefill class."""
     prefill_share: Share = 0.2
     """Share of the releases that the prefill class gets while both classes wait."""
+    gate: Seconds | None = 0.5
+    """Prefill pending at a backend from which on its requests are held here, where their order can
+    still change. What its KV cache has no room for is held too. null sends everything on at
+    once."""
+    order: Literal["deadline", "arrival", "work"] = "deadline"
+    """Among equals: whose first token is due next, who came first, or who brings the least work."""
+    pace: Annotated[float, Meta(gt=0, le=60)] | None = 0.1
+    """Seconds per output token that streams are to keep to on average. A prefill is held here while
+    it would make streams beside it miss that, for three times its target or half of the time that
+    it may wait at most; null sends it on whatever it stalls."""
+    pace_tolerance: Annotated[float, Meta(ge=0, le=100)] = 0.04
+    """Streams that one prefill may make miss their pace, as an expectation, once it has waited as
+    long as its target allows; in proportion less before and more after."""
+    shed_factor: Annotated[float, Meta(ge=1, le=1000)] | None = None
+    """Refuse on arrival what would miss its target by more than this factor. What would wait
+    longer than it may is refused on arrival in any case."""
+    target: Target = Target()
+    priorities: PriorityShares = PriorityShares()
+    tenants: Tenants = Tenants()
+    ranges: tuple[LengthRange, ...] = ()
     prefill: PrefillLimits = PrefillLimits()
     decode: ClassLimits = ClassLimits()
 
@@ -140,6 +215,11 @@ class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     access: str | None = None
     """File for one JSON line a request; "-" is standard output."""
+    chains: bool = False
+    """Whether these lines have the hashes of the prompts' blocks, which a replay needs. They tell
+    which prompts begin alike, and let whoever has a text check whether it was sent."""
+    decisions: str | None = None
+    """File for one JSON line a routing decision, with every candidate's cost."""
 
 
 class Settings(Section, frozen=True):
@@ -185,6 +265,25 @@ def convert(data: Any, into: type[T], what: str) -> T:
         raise ConfigError(message, field=path or None) from None
 
 
+S = TypeVar("S", bound=Section)
+
+
+def changed(section: S, changes: dict[str, Any]) -> S:
+    """A section with some of its settings changed: sections within it are changed likewise, all
+    else is replaced.
+
+    Raises:
+        ConfigError: a change is not allowed.
+    """
+    tree = msgspec.to_builtins(section)
+    for name, value in changes.items():
+        present = getattr(section, name, None)
+        if isinstance(present, Section) and isinstance(value, dict):
+            value = msgspec.to_builtins(changed(present, value))
+        tree[name] = value
+    return convert(tree, type(section), "body")
+
+
 def _value_at(data: Any, path: str) -> Any:
     for name, index in _STEP.findall(path):
         try:
@@ -211,13 +310,25 @@ def load(path: Path) -> Settings:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    return convert(_without_nulls(data) or {}, Settings, str(path))
+    return convert(_without_nulls(data, Settings) or {}, Settings, str(path))
 
 
-def _without_nulls(data: Any) -> Any:
-    """A section whose members are all commented out is null in YAML; so is an unset option."""
+def _without_nulls(data: Any, into: Any = None) -> Any:
+    """A section whose members are all commented out is null in YAML; so is an unset option. What
+    may be null stays.
+
+    Args:
+        into: the type that the data are for.
+    """
     if isinstance(data, dict):
-        return {key: _without_nulls(value) for key, value in data.items() if value is not None}
+        is_section = isinstance(into, type) and issubclass(into, Section)
+        types = {f.name: f.type for f in msgspec.structs.fields(into)} if is_section else {}
+        return {
+            key: _without_nulls(value, types.get(key))
+            for key, value in data.items()
+            if value is not None or NoneType in get_args(types.get(key))
+        }
     if isinstance(data, list):
-        return [_without_nulls(value) for value in data]
+        member = next(iter(get_args(into)), None)
+        return [_without_nulls(value, member) for value in data]
     return data

@@ -44,6 +44,14 @@ class WorkClass(StrEnum):
     DECODE = "decode"
 
 
+class Priority(StrEnum):
+    """How requests rank against each other. Each has a share that the others cannot take."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
 class Reason(StrEnum):
     """Why a decision fell as it did; also a metric label, so the set is closed."""
 
@@ -98,6 +106,8 @@ class Prompt(msgspec.Struct, frozen=True):
         max_output_tokens: the client's cap, None if it gave none.
         prompt_bytes: size of everything that is prefilled, in key bytes; more than `len(key)` when
             a batch of prompts was sent, of which the key covers the first.
+        priority: the engine's own field of that name, None when it is not set.
+        is_ids: the prompt came as token ids.
     """
 
     model: str
@@ -107,6 +117,8 @@ class Prompt(msgspec.Struct, frozen=True):
     generates: bool = True
     max_output_tokens: int | None = None
     prompt_bytes: int = 0
+    priority: int | None = None
+    is_ids: bool = False
 
 
 class Match(msgspec.Struct, frozen=True):

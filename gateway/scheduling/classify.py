@@ -1,24 +1,57 @@
-"""How much prefill work a request brings, and the class that follows from it."""
+"""How much prefill work a request brings, the class that follows from it, and when it is due."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.config import Scheduling
+from gateway.scheduling.load import BackendLoad
 from gateway.types import WorkClass
 from policies.base import RouteRequest
+from policies.cost import cold_seconds, prefill_seconds
 
 
-def classify(uncached_tokens: float, threshold: int) -> WorkClass:
-    """The class of a request.
+def appraise(
+    request: RouteRequest,
+    backends: Sequence[BackendLoad],
+    settings: Scheduling,
+    target: float | None = None,
+) -> RouteRequest:
+    """The request with its class and its deadline.
+
+    Its class is `prefill` when it brings much prefill to every backend: a match makes it small,
+    whatever its length, and a class never keeps a request from where its prefix is.
 
     Args:
-        uncached_tokens: prompt tokens less the best match any backend has.
-        threshold: from this many on, it is prefill work.
+        target: seconds from now in which the client wants its first token; None leaves it to the
+            settings.
     """
-    return WorkClass.PREFILL if uncached_tokens >= threshold else WorkClass.DECODE
+    tokens = request.prompt_tokens
+    matched = request.match.tokens
+    # Most backends hold nothing of a prompt, and of those only the fastest matters.
+    fastest = backends[0] if backends else _UNKNOWN
+    for load in backends:
+        if load.prefill_rate > fastest.prefill_rate:
+            fastest = load
+    cold = cold_seconds(fastest, tokens)
+    least = cold
+    if matched:
+        for load in backends:
+            held = matched.get(load.id)
+            if held is not None:
+                seconds = prefill_seconds(load, tokens, held)
+                if seconds < least:
+                    least = seconds
+    if target is None:
+        target = max(settings.target.seconds, settings.target.factor * cold)
+    is_long = least >= settings.prefill_seconds
+    return msgspec.structs.replace(
+        request,
+        work_class=WorkClass.PREFILL if is_long else WorkClass.DECODE,
+        deadline=request.now + target,
+    )
 
 
-def uncached_tokens(request: RouteRequest, backend_id: str) -> int:
-    """Prompt tokens that one backend would have to prefill, in whole tokens."""
-    matched = request.match.tokens.get(backend_id)
-    if matched is None:
-        return request.prompt_tokens
-    return max(0, request.prompt_tokens - int(matched))
+_UNKNOWN = BackendLoad("")

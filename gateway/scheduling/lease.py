@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
+
 from gateway.scheduling.load import BackendLoad
-from gateway.types import Decision, WorkClass
+from gateway.scheduling.streams import OutputLengths
+from gateway.types import Clock, Decision, WorkClass
 
 
 class Lease:
@@ -17,19 +21,36 @@ class Lease:
         work_class: the class whose limits it counts against.
         prompt_tokens: what it occupies of the KV cache.
         uncached_tokens: what it brings to prefill at the chosen backend.
+        prefill_seconds: the same as time.
         granted_at: seconds, on the pool's clock.
         queue_seconds: how long it waited.
         prefill_due: when its prefill should be done, behind what was pending at the backend.
+        output_tokens: generated in all, to be set before the release where it is known.
+        progress: tells the tokens generated so far, where somebody counts them. Without it the
+            answer's pace is nobody's concern.
+        began: when its first token came.
+
+    Args:
+        lengths: learns how long the answer was.
+        anchor: what names the part of the prompt that is cached; those in flight that have the
+            same anchor share it.
     """
 
     __slots__ = (
+        "_clock",
         "_held",
+        "_lengths",
         "_load",
+        "_on_release",
         "_own",
         "_pending",
+        "began",
         "decision",
         "granted_at",
+        "output_tokens",
         "prefill_due",
+        "prefill_seconds",
+        "progress",
         "prompt_tokens",
         "queue_seconds",
         "uncached_tokens",
@@ -43,21 +64,32 @@ class Lease:
         work_class: WorkClass,
         prompt_tokens: int,
         uncached_tokens: int,
-        granted_at: float,
-        queue_seconds: float,
+        prefill_seconds: float,
+        clock: Clock,
+        queue_seconds: float = 0.0,
+        on_release: Callable[[Lease], None] | None = None,
+        lengths: OutputLengths | None = None,
+        anchor: bytes = b"",
     ) -> None:
         self.decision = decision
         self.work_class = work_class
         self.prompt_tokens = prompt_tokens
         self.uncached_tokens = uncached_tokens
-        self.granted_at = granted_at
+        self.prefill_seconds = prefill_seconds
+        self.granted_at = now = clock()
         self.queue_seconds = queue_seconds
+        self.output_tokens = 0
+        self.progress: Callable[[], int] | None = None
+        self.began = inf
+        self._lengths = lengths
+        self._clock = clock
         self._load = load
         self._own = load.of(work_class)
         self._pending = True
         self._held = True
-        load.take(self._own, prompt_tokens, uncached_tokens)
-        self.prefill_due = granted_at + load.pending_tokens / load.prefill_rate
+        self._on_release = on_release
+        load.take(self, self._own, prompt_tokens, uncached_tokens, prefill_seconds, now, anchor)
+        self.prefill_due = now + load.pending_seconds(now)
 
     @property
     def backend_id(self) -> str:
@@ -67,11 +99,12 @@ class Lease:
         """The prefill is done: its tokens no longer count as pending work."""
         if not self._pending:
             return
-        self._pending = False
-        load = self._load
-        load.finish_prefill(self._own, self.uncached_tokens)
-        load.decoding += 1
-        load.room_came_free()
+        self._end_prefill(done=True)
+        self._load.decoding += 1
+        self.began = self._clock()
+        if self.progress is not None and self._lengths is not None:
+            self._load.streams.add(self, self._lengths, self.progress)
+        self._load.room_came_free()
 
     def release(self) -> None:
         """The request has ended, in whatever way."""
@@ -80,9 +113,17 @@ class Lease:
         self._held = False
         load = self._load
         if self._pending:
-            self._pending = False
-            load.finish_prefill(self._own, self.uncached_tokens)
+            self._end_prefill(done=False)
         else:
             load.decoding -= 1
-        load.give_back(self._own, self.prompt_tokens)
+            load.streams.remove(self)
+            if self._lengths is not None and self.output_tokens:
+                self._lengths.learn(self.output_tokens)
+        load.give_back(self, self._own)
+        if self._on_release is not None:
+            self._on_release(self)
         load.room_came_free()
+
+    def _end_prefill(self, *, done: bool) -> None:
+        self._pending = False
+        self._load.finish_prefill(self, self._own, self.uncached_tokens, self._clock(), done=done)

@@ -15,7 +15,8 @@ ANY_MODEL = ""
 
 
 class Pools:
-    """One pool a model, made and closed as backends come and go. They share policy and limits."""
+    """One pool a model, made as backends come and dropped, with its counters, once they are gone
+    and nothing waits for them. They share policy and limits."""
 
     def __init__(self, policy: Policy, scheduling: Scheduling, clock: Clock) -> None:
         self._policy = policy
@@ -39,6 +40,16 @@ class Pools:
         self._policy = policy
         for pool in self._pools.values():
             pool.policy = policy
+
+    @property
+    def scheduling(self) -> Scheduling:
+        return self._scheduling
+
+    @scheduling.setter
+    def scheduling(self, scheduling: Scheduling) -> None:
+        self._scheduling = scheduling
+        for pool in tuple(self._pools.values()):
+            pool.scheduling = scheduling
 
     def update(self, serving: Mapping[str, Sequence[BackendLoad]]) -> None:
         """Set which backends can take requests now.

@@ -6,12 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.scheduling.lease import Lease
-from gateway.types import Chain, Match
+from gateway.types import Chain, Decision, Match, Priority
 from policies.base import RouteRequest
+
+if TYPE_CHECKING:
+    from gateway.scheduling.lane import Lane
+    from gateway.scheduling.line import Line
 
 
 class RefusalReason(StrEnum):
@@ -20,6 +25,11 @@ class RefusalReason(StrEnum):
     QUEUE_FULL = "queue_full"
     EXPIRED = "expired"
     """It waited as long as it may."""
+    OVERLOAD = "overload"
+    """On arrival it was clear that it would wait longer than it may, or miss its target by far."""
+    DISPLACED = "displaced"
+    """The queue was full, and a request of higher priority, or of a tenant with less in it, took
+    its place."""
     NO_BACKEND = "no_backend"
     """The pool has no backend at all; busy ones are waited for."""
     SHUTTING_DOWN = "shutting_down"
@@ -32,9 +42,14 @@ class RefusalReason(StrEnum):
         return _STATUS[self]
 
 
+RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+"""The lower goes first."""
+
 _STATUS = {
     RefusalReason.QUEUE_FULL: 429,
     RefusalReason.EXPIRED: 503,
+    RefusalReason.OVERLOAD: 429,
+    RefusalReason.DISPLACED: 429,
     RefusalReason.NO_BACKEND: 503,
     RefusalReason.SHUTTING_DOWN: 503,
     RefusalReason.ROUTING_FAILED: 500,
@@ -93,6 +108,20 @@ class Ticket:
         rematch: looks the chain up again, because what backends hold changes while a ticket waits.
         max_wait: seconds the client is ready to wait; can only shorten the class's limit, and 0
             means not at all.
+        avoid: ids of backends that it must not go to.
+        size: bytes that are kept in memory while it waits.
+
+    Attributes:
+        number: which of the tickets that its pool was given it is.
+        arrived: when it was submitted.
+        looked: when the policy was last asked about it.
+        late: it could no longer make its deadline when it was its turn.
+        expires: when it has waited as long as it may.
+        decision: where it would go as of the last look.
+        seconds: prefill it brings there.
+        held: of that, what is entered as queued in its line.
+        line, lane: where it waits; both are None when it does not.
+        reserved: the backend that takes no more of what it competes with until it goes there.
     """
 
     request: RouteRequest
@@ -101,17 +130,28 @@ class Ticket:
     rematch: Callable[[Chain], Match] | None = None
     max_wait: float | None = None
     avoid: tuple[str, ...] = ()
-    submitted: float = field(init=False, default=0.0)
-    deadline: float = field(init=False, default=inf)
+    size: int = 0
+    number: int = field(init=False, default=0)
+    arrived: float = field(init=False, default=0.0)
+    looked: float = field(init=False, default=0.0)
+    late: bool = field(init=False, default=False)
+    expires: float = field(init=False, default=inf)
+    decision: Decision | None = field(init=False, default=None)
+    seconds: float = field(init=False, default=0.0)
+    held: float = field(init=False, default=0.0)
+    line: Line | None = field(init=False, default=None)
+    lane: Lane | None = field(init=False, default=None)
+    reserved: str | None = field(init=False, default=None)
 
-    def start(self, now: float, limit: float) -> None:
-        """Begin to wait, for at most `limit` seconds."""
-        self.submitted = now
-        self.deadline = now + (limit if self.max_wait is None else min(limit, self.max_wait))
+    def arrive(self, number: int, now: float, limit: float) -> None:
+        """It is submitted, and may wait for at most `limit` seconds."""
+        self.number = number
+        self.arrived = self.looked = now
+        self.expires = now + (limit if self.max_wait is None else min(limit, self.max_wait))
 
-    def refresh(self, now: float) -> RouteRequest:
+    def refresh(self, now: float, *, urgent: bool = False) -> RouteRequest:
         """The request as of now. Its class stays: waiting relabels nothing."""
         request = self.request
         match = request.match if self.rematch is None else self.rematch(request.chain)
-        self.request = msgspec.structs.replace(request, match=match, now=now)
+        self.request = msgspec.structs.replace(request, match=match, now=now, urgent=urgent)
         return self.request

@@ -5,11 +5,12 @@ import pytest
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.types import Decision, Reason
-from tests.scheduling.virtual import DECODE, PREFILL, is_clear
+from tests.scheduling.virtual import DECODE, PREFILL, VirtualClock, is_clear
 
 
 def take(load: BackendLoad) -> Lease:
-    return Lease(load, Decision(load.id, Reason.ONLY), PREFILL, 5000, 3000, 10.0, 0.5)
+    decision = Decision(load.id, Reason.ONLY)
+    return Lease(load, decision, PREFILL, 5000, 3000, 0.3, VirtualClock(), 0.5)
 
 
 def test_takes_when_it_is_made() -> None:
@@ -58,8 +59,33 @@ def test_R13_everything_goes_back_exactly_once(calls: tuple[str, ...]) -> None:
 def test_a_call_that_changes_nothing_tells_nobody() -> None:
     load, calls = BackendLoad("a"), []
     lease = take(load)
-    load.watch(lambda: calls.append(1))
+    load.watch(lambda _: calls.append(1))
     lease.release()
     lease.release()
     lease.first_token()
     assert calls == [1]
+
+
+def test_the_prefill_is_due_behind_what_was_pending() -> None:
+    load = BackendLoad("a")
+    first, second = take(load), take(load)
+    assert first.prefill_due - first.granted_at == pytest.approx(0.3)
+    assert second.prefill_due - second.granted_at == pytest.approx(0.6)
+
+
+def test_what_was_generated_is_told_once() -> None:
+    told = []
+    lease = Lease(
+        BackendLoad("a"),
+        Decision("a", Reason.ONLY),
+        DECODE,
+        10,
+        10,
+        0.1,
+        VirtualClock(),
+        on_release=lambda lease: told.append(lease.output_tokens),
+    )
+    lease.output_tokens = 7
+    lease.release()
+    lease.release()
+    assert told == [7]

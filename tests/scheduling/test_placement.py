@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.scheduling.classify import classify
+from gateway.scheduling.classify import appraise
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.pool import Pool
 from tests.scheduling.virtual import (
@@ -30,9 +30,8 @@ class Front:
     def send(self, text: str) -> Lease:
         chain = chain_of(text)
         match = self.index.match(chain)
-        tokens = len(text) // 4
-        uncached = tokens - max(match.tokens.values(), default=0.0)
-        request = ask(classify(uncached, 2048), tokens, match, chain, self.clock.now)
+        request = ask(DECODE, len(text) // 4, match, chain, self.clock.now)
+        request = appraise(request, self.pool.backends, self.pool.scheduling)
         lease = Caller(request, rematch=self.index.match).submit(self.pool).lease
         self.index.book(lease.backend_id, chain)
         return lease

@@ -1,59 +1,32 @@
 import logging
-from collections.abc import Sequence
 
 import pytest
 
+from gateway.config import LengthRange
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.ticket import RefusalReason
-from gateway.types import Chain, Decision, Match, Reason, Role
-from policies.base import Candidate, Params, RouteRequest
+from gateway.types import Chain, Match, Reason, Role
 from policies.registry import build
 from tests.scheduling.virtual import (
     DECODE,
+    ONE_SLOT,
     PREFILL,
     Caller,
+    Scripted,
     VirtualClock,
     ask,
     is_clear,
     limits,
+    load_of,
     make_pool,
 )
-
-
-class Scripted:
-    """A policy that does what the test says, and remembers what it was offered."""
-
-    name = "scripted"
-    params_type = Params
-
-    def __init__(self) -> None:
-        self.params = Params()
-        self.offers: list[list[str]] = []
-        self.requests: list[RouteRequest] = []
-        self.answer: str | None = None
-        self.error: Exception | None = None
-
-    def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
-        self.offers.append([candidate.id for candidate in candidates])
-        self.requests.append(request)
-        if self.error is not None:
-            raise self.error
-        return Decision(self.answer or candidates[0].id, Reason.LOAD)
-
-    def explain(
-        self, request: RouteRequest, candidates: Sequence[Candidate]
-    ) -> list[dict[str, float]]:
-        return []
 
 
 @pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
-
-
-ONE_SLOT = limits(prefill={"max_requests": 1}, decode={"max_requests": 1})
 
 
 # granting
@@ -145,16 +118,59 @@ def test_Q14_choosing_and_reserving_is_one_step(clock: VirtualClock) -> None:
 # order
 
 
-def test_a_newcomer_does_not_overtake_its_own_class(clock: VirtualClock) -> None:
+def test_what_fits_passes_what_does_not(clock: VirtualClock) -> None:
     pool = make_pool(clock, scheduling=limits(decode={"max_uncached_tokens": 1000}))
-    running = Caller(ask(tokens=800)).submit(pool)
+    Caller(ask(tokens=800)).submit(pool)
     large = Caller(ask(tokens=900)).submit(pool)
-    would_fit = Caller(ask(tokens=100)).submit(pool)
+    fits = Caller(ask(tokens=100)).submit(pool)
     assert large.waits
-    assert would_fit.waits
-    running.lease.first_token()
+    assert fits.leases
+
+
+def test_what_is_overdue_is_passed_no_longer(clock: VirtualClock) -> None:
+    """Else a large prompt would wait for ever for room that small ones always take."""
+    pool = make_pool(clock, scheduling=limits(decode={"max_uncached_tokens": 1000}))
+    first = Caller(ask(tokens=500)).submit(pool)
+    second = Caller(ask(tokens=500)).submit(pool)
+    large = Caller(ask(tokens=900, deadline=clock.now + 2.0)).submit(pool)
+    clock.advance(3.0)
+    first.lease.release()
+    small = Caller(ask(tokens=100)).submit(pool)
+    other_class = Caller(ask(PREFILL, tokens=100)).submit(pool)
+    assert small.waits
+    assert other_class.leases
+    second.lease.release()
     assert large.leases
-    assert would_fit.leases
+    pool.expire()
+    assert small.leases
+
+
+def test_one_that_waits_for_its_range_holds_up_only_long_ones(clock: VirtualClock) -> None:
+    pool = make_pool(clock, scheduling=limits(ranges=(LengthRange(min_tokens=50, max_requests=2),)))
+    running = [Caller(ask(PREFILL, 60)).submit(pool) for _ in range(2)]
+    overdue = Caller(ask(PREFILL, 60, deadline=clock.now + 2.0)).submit(pool)
+    clock.advance(3.0)
+    pool.expire()
+    short = Caller(ask(PREFILL, 40)).submit(pool)
+    hit = Caller(ask(DECODE, 50)).submit(pool)
+    assert short.leases
+    assert hit.waits
+    running[0].lease.release()
+    assert overdue.leases
+    assert hit.waits
+
+
+def test_a_reservation_ends_with_its_ticket(clock: VirtualClock) -> None:
+    pool = make_pool(clock, scheduling=limits(decode={"max_uncached_tokens": 1000}))
+    running = [Caller(ask(tokens=500)).submit(pool) for _ in range(2)]
+    large = Caller(ask(tokens=900, deadline=clock.now + 2.0)).submit(pool)
+    clock.advance(3.0)
+    running[0].lease.release()
+    small = Caller(ask(tokens=100)).submit(pool)
+    assert small.waits
+    large.cancel(pool)
+    pool.expire()
+    assert small.leases
 
 
 def test_a_class_that_is_stuck_does_not_hold_up_the_other(clock: VirtualClock) -> None:
@@ -305,15 +321,6 @@ def test_a_client_that_leaves_gives_up_its_place(clock: VirtualClock) -> None:
     assert pool.snapshot().queues[DECODE].cancelled == 1
 
 
-def test_cancelling_the_head_lets_the_next_one_go(clock: VirtualClock) -> None:
-    pool = make_pool(clock, scheduling=limits(decode={"max_uncached_tokens": 1000}))
-    Caller(ask(tokens=800)).submit(pool)
-    head = Caller(ask(tokens=900)).submit(pool)
-    behind = Caller(ask(tokens=100)).submit(pool)
-    head.cancel(pool)
-    assert behind.leases
-
-
 def test_cancelling_a_granted_ticket_changes_nothing(clock: VirtualClock) -> None:
     pool = make_pool(clock)
     caller = Caller(ask()).submit(pool)
@@ -397,13 +404,14 @@ def test_a_backend_listed_twice_is_an_error(clock: VirtualClock) -> None:
 
 
 def test_a_backend_that_left_no_longer_wakes_the_pool(clock: VirtualClock) -> None:
-    pool = make_pool(clock, "a", ONE_SLOT)
+    policy = Scripted()
+    pool = make_pool(clock, "a", ONE_SLOT, policy)
     gone = Caller(ask()).submit(pool)
-    pool.set_backends([BackendLoad("b")])
+    pool.set_backends([load_of("b")])
     running, waiting = Caller(ask()).submit(pool), Caller(ask()).submit(pool)
-    reads = clock.reads
+    looks = len(policy.offers)
     gone.lease.release()
-    assert clock.reads == reads
+    assert len(policy.offers) == looks
     running.lease.release()
     assert waiting.leases
 
@@ -433,7 +441,7 @@ def test_the_policy_can_be_swapped_while_tickets_wait(clock: VirtualClock) -> No
     running = Caller(ask()).submit(pool)
     caller = Caller(ask()).submit(pool)
     pool.policy = build("round_robin", {})
-    pool.set_backends([*pool.backends, BackendLoad("b")])
+    pool.set_backends([*pool.backends, load_of("b")])
     assert caller.lease.decision.reason is Reason.ONLY
     running.lease.release()
     assert Caller(ask()).submit(pool).lease.backend_id == "a"
@@ -576,14 +584,18 @@ def test_F05_a_broken_policy_fails_its_own_request_only(
 
 
 def test_snapshot(clock: VirtualClock) -> None:
-    pool = make_pool(clock, scheduling=ONE_SLOT)
+    pool = make_pool(clock, scheduling=limits(gate=0.5, decode={"max_requests": 1}))
     Caller(ask()).submit(pool)
     Caller(ask()).submit(pool)
-    clock.advance(3.0)
+    Caller(ask(PREFILL, 10_000, tenant="t")).submit(pool)
+    Caller(ask(PREFILL, 10_000, tenant="t")).submit(pool)
+    clock.advance(0.25)
     snapshot = pool.snapshot()
-    assert (snapshot.model, snapshot.role, snapshot.backends) == ("m", Role.UNIFIED, ("a",))
-    decode = snapshot.queues[DECODE]
-    assert (decode.waiting, decode.oldest_wait, decode.granted) == (1, 3.0, 1)
-    assert snapshot.queues[PREFILL].waiting == 0
-    assert pool.oldest_wait(DECODE) == 3.0
-    assert pool.oldest_wait(PREFILL) == 0.0
+    assert (snapshot.model, snapshot.role) == ("m", Role.UNIFIED)
+    assert snapshot.backends == {"a": 1}
+    assert (snapshot.unplaced, snapshot.tenants) == (1, 2)
+    decode, prefill = snapshot.queues[DECODE], snapshot.queues[PREFILL]
+    assert (decode.waiting, decode.waiting_tokens) == (1, 100)
+    assert (decode.oldest_wait, decode.granted) == (0.25, 1)
+    assert (prefill.waiting, prefill.waiting_tokens) == (1, 10_000)
+    assert pool.oldest_wait(DECODE) == 0.25

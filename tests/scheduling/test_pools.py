@@ -75,3 +75,12 @@ def test_a_ticket_goes_nowhere_it_must_avoid() -> None:
         lease = pool.submit(ticket)
         assert lease is not None
         assert lease.backend_id == "b"
+
+
+def test_other_settings_apply_to_all_pools_and_to_those_that_come() -> None:
+    served = pools()
+    served.update({"m": [BackendLoad("a")]})
+    served.scheduling = Scheduling(decode=ClassLimits(max_requests=1))
+    served.update({"m": [BackendLoad("b")], "n": [BackendLoad("c")]})
+    assert {pool.scheduling.decode.max_requests for pool in served} == {1}
+    assert [ask(served, "m"), ask(served, "m")] == ["b", None]

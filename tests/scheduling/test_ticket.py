@@ -11,8 +11,8 @@ def test_a_client_can_only_shorten_its_wait() -> None:
     """Q08."""
     for asked, effective in ((None, 5.0), (1.0, 1.0), (30.0, 5.0)):
         waiting = ticket(max_wait=asked)
-        waiting.start(100.0, 5.0)
-        assert waiting.deadline == 100.0 + effective
+        waiting.arrive(7, 100.0, 5.0)
+        assert waiting.expires == 100.0 + effective
 
 
 def test_refresh_looks_again_and_relabels_nothing() -> None:
@@ -28,6 +28,8 @@ def test_every_reason_has_a_status() -> None:
     assert statuses == {
         RefusalReason.QUEUE_FULL: 429,
         RefusalReason.EXPIRED: 503,
+        RefusalReason.OVERLOAD: 429,
+        RefusalReason.DISPLACED: 429,
         RefusalReason.NO_BACKEND: 503,
         RefusalReason.SHUTTING_DOWN: 503,
         RefusalReason.ROUTING_FAILED: 500,

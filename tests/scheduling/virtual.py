@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
+from typing import ClassVar
 
 import xxhash
 
@@ -11,8 +13,18 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.ticket import Refusal, Refused, Ticket
-from gateway.types import HASH_BYTES, NO_MATCH, Chain, Match, Role, WorkClass
-from policies.base import Policy, RouteRequest
+from gateway.types import (
+    HASH_BYTES,
+    NO_MATCH,
+    Chain,
+    Decision,
+    Match,
+    Priority,
+    Reason,
+    Role,
+    WorkClass,
+)
+from policies.base import Candidate, Params, Policy, RouteRequest
 from policies.registry import build
 
 PREFILL, DECODE = WorkClass.PREFILL, WorkClass.DECODE
@@ -77,12 +89,20 @@ def limits(
     prefill: Mapping[str, float] | None = None,
     decode: Mapping[str, float] | None = None,
     share: float = 0.2,
+    gate: float | None = None,
+    **options: object,
 ) -> Scheduling:
+    """Settings with an open gate, and no ranges of length."""
     return Scheduling(
         prefill_share=share,
+        gate=gate,
         prefill=PrefillLimits(**(prefill or {})),  # type: ignore[arg-type]
         decode=ClassLimits(**(decode or {})),  # type: ignore[arg-type]
+        **{"ranges": (), **options},  # type: ignore[arg-type]
     )
+
+
+ONE_SLOT = limits(prefill={"max_requests": 1}, decode={"max_requests": 1})
 
 
 def make_pool(
@@ -92,9 +112,15 @@ def make_pool(
     policy: str | Policy = "least_load",
 ) -> Pool:
     chosen = build(policy, {}) if isinstance(policy, str) else policy
-    pool = Pool("m", Role.UNIFIED, chosen, scheduling or Scheduling(), clock)
-    pool.set_backends([BackendLoad(id) for id in ids])
+    pool = Pool("m", Role.UNIFIED, chosen, scheduling or limits(), clock)
+    pool.set_backends([load_of(id) for id in ids])
     return pool
+
+
+def load_of(id: str) -> BackendLoad:
+    """A backend that prefills ten thousand tokens a second, however long the prompt: any goes in
+    one step."""
+    return BackendLoad(id, prefill_rate=10_000.0, attention_context=inf, chunk_tokens=2**40)
 
 
 def ask(
@@ -103,17 +129,65 @@ def ask(
     match: Match = NO_MATCH,
     chain: Chain = b"",
     now: float = 0.0,
+    tenant: str = "",
+    priority: Priority = Priority.NORMAL,
+    deadline: float = inf,
 ) -> RouteRequest:
-    return RouteRequest("m", chain, tokens, 300, match, None, work_class, now)
+    return RouteRequest(
+        "m", chain, tokens, 300, match, None, work_class, now, tenant, priority, deadline
+    )
+
+
+class Scripted:
+    """A policy that does what the test says, and remembers what it was offered."""
+
+    name: ClassVar[str] = "scripted"
+    late_binding: ClassVar[bool] = True
+    params_type: ClassVar[type[Params]] = Params
+
+    def __init__(self, params: Params = Params()) -> None:  # noqa: B008
+        self.params = params
+        self.offers: list[list[str]] = []
+        self.sent: list[str] = []
+        self.answer: str | None = None
+        self.error: Exception | None = None
+
+    def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
+        self.offers.append([candidate.id for candidate in candidates])
+        if self.error is not None:
+            raise self.error
+        return Decision(self.answer or candidates[0].id, Reason.LOAD)
+
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        self.sent.append(candidate.id)
+
+    def explain(
+        self, request: RouteRequest, candidates: Sequence[Candidate]
+    ) -> list[dict[str, float]]:
+        return []
 
 
 def is_clear(load: BackendLoad) -> bool:
     """Whether a ledger is back at zero in every entry."""
-    totals = (load.in_flight, load.decoding, load.pending_tokens, load.context_tokens)
-    shares = [
-        (own.in_flight, own.pending, own.uncached_tokens) for own in (load.prefill, load.decode)
-    ]
-    return totals == (0, 0, 0, 0) and shares == [(0, 0, 0), (0, 0, 0)]
+    return load.pending_seconds(inf) == 0.0 and not any(
+        (
+            load.in_flight,
+            load.decoding,
+            load.pending,
+            load.pending_tokens,
+            load.context_tokens,
+            load.memory_tokens,
+            load.held_seconds(),
+            load.streams,
+            *(
+                entry
+                for own in (load.prefill, load.decode)
+                for entry in (own.in_flight, own.pending, own.uncached_tokens)
+            ),
+            *(load.over(least).requests for least in (1, 50, 100)),
+            *(load.over(least).tokens for least in (1, 50, 100)),
+        )
+    )
 
 
 BLOCK_BYTES = 128

@@ -1,0 +1,256 @@
+"""Where a ticket goes: limits, gate and policy in one look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from math import inf
+
+from gateway.config import ClassLimits, Scheduling
+from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.room import share_range, with_room
+from gateway.scheduling.streams import OutputLengths
+from gateway.scheduling.ticket import Ticket
+from gateway.types import Decision, WorkClass
+from policies.base import Policy, RouteRequest
+from policies.cost import prefill_seconds
+
+logger = logging.getLogger("prefixgate.scheduling")
+
+
+BEARABLE = 0.05
+"""Streams that a prefill may make miss their pace without having waited."""
+ALLOWANCE = 1.2
+"""How long a prefill waits for streams until it has its whole tolerance, in times of what its
+target leaves it."""
+LEAST_ALLOWANCE = 0.2
+LONGEST_HOLD = 3.0
+"""How long a prefill waits for streams at most, in times of its target. The few longest prompts of
+an overloaded pool reach it; one of them stalls a backend for half a minute."""
+
+
+def _held_until(ticket: Ticket) -> float:
+    """When it goes whatever it does to the streams: late, but not for ever, nor so late that it
+    could be refused first."""
+    longest = ticket.arrived + LONGEST_HOLD * (ticket.request.deadline - ticket.arrived)
+    return min(longest, _half_time(ticket))
+
+
+def _half_time(ticket: Ticket) -> float:
+    """When half of the time is over that a ticket may wait."""
+    return 0.5 * (ticket.arrived + ticket.expires)
+
+
+class RoutingFailed(Exception):
+    """The policy raised, or chose what was no candidate."""
+
+
+class Placer:
+    """Chooses among the backends of a pool, and knows which of them are kept for whom.
+
+    Room. A ticket that a backend has no room for, under its limits or in its memory, may be so
+    large that what comes after it always fits first. Once it is past its deadline, or for memory
+    once half of the time is over that it may wait, it reserves a backend: nothing goes there before
+    it that counts against the limit that it waits for, or that would take the memory that it needs,
+    whatever its class and priority. It may still go elsewhere, but waits for nothing else. Bound:
+    it goes at the latest when what was in flight there has ended, as long as no other pool sends
+    there. A backend is kept for one ticket at a time.
+
+    Streams. A prefill is held where it would make too many of them miss their pace. How many that
+    is grows with the time that it has waited. Bound: this ends after `LONGEST_HOLD` times its
+    target, or when half of the time that it may wait is over, whichever comes first.
+    """
+
+    __slots__ = ("_by_id", "_reserved", "_scheduling", "backends", "lengths", "policy")
+
+    def __init__(self, policy: Policy, scheduling: Scheduling) -> None:
+        self.policy = policy
+        self.lengths = OutputLengths()
+        self._scheduling = scheduling
+        self.backends: tuple[BackendLoad, ...] = ()
+        self._by_id: dict[str, BackendLoad] = {}
+        self._reserved: dict[str, Ticket] = {}
+
+    @property
+    def scheduling(self) -> Scheduling:
+        return self._scheduling
+
+    @scheduling.setter
+    def scheduling(self, scheduling: Scheduling) -> None:
+        self._scheduling = scheduling
+        self._set_pace()
+
+    def set_backends(self, backends: Sequence[BackendLoad]) -> None:
+        self.backends = tuple(backends)
+        self._set_pace()
+        self._by_id = {load.id: load for load in backends}
+        for id in self._reserved.keys() - self._by_id.keys():
+            self._reserved.pop(id).reserved = None
+
+    def _set_pace(self) -> None:
+        for load in self.backends:
+            load.pace = self._scheduling.pace
+
+    def limits(self, work_class: WorkClass) -> ClassLimits:
+        scheduling = self._scheduling
+        return scheduling.prefill if work_class is WorkClass.PREFILL else scheduling.decode
+
+    def is_open(self, load: BackendLoad, now: float) -> bool:
+        """Whether a backend has so little prefill pending that requests are sent to it."""
+        gate = self._scheduling.gate
+        return gate is None or load.pending_seconds(now) < gate
+
+    def may_go(
+        self, ticket: Ticket, load: BackendLoad, now: float, *, lighter: float = inf
+    ) -> bool:
+        """Whether a ticket is sent to a backend now: its gate is open, its memory has room, and the
+        streams there can bear the ticket's prefill, or it has waited long enough for them.
+
+        Args:
+            lighter: seconds of prefill that it may bring at most. Where somebody whose turn came
+                first is held for the streams' sake, only much lighter ones may go past, and their
+                wait does not count: else whoever has waited longest would go first, whatever its
+                priority and tenant.
+        """
+        scheduling, request = self._scheduling, ticket.request
+        gate = scheduling.gate
+        if gate is None:
+            return True
+        if load.pending_seconds(now) >= gate or not load.fits_memory(request):
+            return False
+        if scheduling.pace is None or not load.streams:
+            return True
+        if ticket.seconds > lighter:
+            return False
+        if lighter == inf and now >= _held_until(ticket):
+            return True
+        spoilt = load.spoilt_streams(now, ticket.seconds)
+        if spoilt <= BEARABLE or lighter != inf:
+            return spoilt <= BEARABLE
+        allowance = ALLOWANCE * (request.deadline - ticket.arrived - ticket.seconds)
+        waited = (now - ticket.arrived) / max(allowance, LEAST_ALLOWANCE)
+        return spoilt <= scheduling.pace_tolerance * waited
+
+    def takes(self, load: BackendLoad, request: RouteRequest, now: float) -> bool:
+        """Whether a backend's gate is open and its memory has room."""
+        return self._scheduling.gate is None or (
+            self.is_open(load, now) and load.fits_memory(request)
+        )
+
+    def has_slot(self, load: BackendLoad, work_class: WorkClass) -> bool:
+        return load.of(work_class).in_flight < self.limits(work_class).max_requests
+
+    def candidates(self, request: RouteRequest) -> list[BackendLoad]:
+        """The backends with room under the limits."""
+        limits, ranges = self.limits(request.work_class), self._scheduling.ranges
+        return with_room(self.backends, limits, ranges, request)
+
+    def is_overdue(self, ticket: Ticket, load: BackendLoad, now: float) -> bool:
+        """Whether a ticket has waited so long for room at a backend that it is kept for it."""
+        request = ticket.request
+        if request.deadline < now and not self.fits(load, ticket):
+            return True
+        # Memory that is kept lies idle while it comes free, so this begins late.
+        return now >= _half_time(ticket) and not load.fits_memory(request)
+
+    def fits(self, load: BackendLoad, ticket: Ticket) -> bool:
+        """Whether one backend has room for a ticket, and is not kept for another."""
+        request = ticket.request
+        limits, ranges = self.limits(request.work_class), self._scheduling.ranges
+        return bool(with_room((load,), limits, ranges, request)) and self._may_use(ticket, load)
+
+    def look(self, ticket: Ticket, now: float, *, open_only: bool = False) -> BackendLoad | None:
+        """Where a ticket goes as of now, with its decision and prefill as there; None when no
+        backend has room for it.
+
+        Args:
+            open_only: backends that it would have to wait for are no candidates.
+
+        Raises:
+            RoutingFailed: the policy is broken.
+        """
+        request = ticket.request
+        roomy = self.candidates(request)
+        if ticket.avoid or self._reserved:
+            roomy = [load for load in roomy if self._may_use(ticket, load)]
+        if open_only or ticket.reserved is not None:
+            # It waits for nothing but what is kept for it.
+            kept = ticket.reserved
+            roomy = [load for load in roomy if load.id == kept or self.takes(load, request, now)]
+        if not roomy:
+            return None
+        load = None
+        if ticket.decision is not None and not self.policy.late_binding:
+            load = self._chosen(ticket.decision, roomy)
+        if load is None:
+            ticket.decision, load = self._choose(request, roomy)
+        matched = request.match.tokens.get(load.id, 0.0)
+        ticket.seconds = prefill_seconds(load, request.prompt_tokens, matched)
+        return load
+
+    def placed(self, request: RouteRequest, load: BackendLoad) -> None:
+        """Tell the policy where a request went.
+
+        Raises:
+            RoutingFailed: the policy is broken.
+        """
+        try:
+            self.policy.placed(request, load)
+        except Exception:
+            raise self._failed(request) from None
+
+    def reserve(self, load: BackendLoad, ticket: Ticket) -> None:
+        """Keep a backend for a ticket, unless it is kept already, or the ticket has another or must
+        not go there."""
+        id = load.id
+        if ticket.reserved is None and id not in self._reserved and id not in ticket.avoid:
+            self._reserved[id] = ticket
+            ticket.reserved = id
+
+    def holder(self, load: BackendLoad) -> Ticket | None:
+        """Whom a backend is kept for."""
+        return self._reserved.get(load.id)
+
+    def release(self, ticket: Ticket) -> None:
+        """Give up a ticket's reservation, if it has one."""
+        if ticket.reserved is not None:
+            del self._reserved[ticket.reserved]
+            ticket.reserved = None
+
+    def _may_use(self, ticket: Ticket, load: BackendLoad) -> bool:
+        if load.id in ticket.avoid:
+            return False
+        holder = self._reserved.get(load.id)
+        if holder is None or holder is ticket:
+            return True
+        request, other = holder.request, ticket.request
+        if self._scheduling.gate is not None and not load.fits_memory(request, after=other):
+            return False
+        if share_range(request, other, self._scheduling.ranges):
+            return False
+        if request.work_class is not other.work_class:
+            return True
+        # Whether it waits for the budget of its class, or for a range alone.
+        return bool(with_room((load,), self.limits(request.work_class), (), request))
+
+    def _choose(
+        self, request: RouteRequest, candidates: list[BackendLoad]
+    ) -> tuple[Decision, BackendLoad]:
+        # Third parties write policies, and they may run inside another request's release.
+        try:
+            decision = self.policy.choose(request, candidates)
+            load = self._chosen(decision, candidates)
+            if load is None:
+                raise LookupError(f"{decision.backend!r} is not a candidate")
+        except Exception:
+            raise self._failed(request) from None
+        return decision, load
+
+    def _chosen(self, decision: Decision, candidates: list[BackendLoad]) -> BackendLoad | None:
+        load = self._by_id.get(decision.backend)
+        return load if load in candidates else None
+
+    def _failed(self, request: RouteRequest) -> RoutingFailed:
+        name = self.policy.name
+        logger.exception("policy %s failed on a request for %r", name, request.model)
+        return RoutingFailed(name)
