@@ -9,11 +9,12 @@ keep state of its own (a rotation counter, a hash ring). To add one, write a cla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import ClassVar, Protocol
 
 import msgspec
 
-from gateway.types import NO_MATCH, Chain, Decision, Match, WorkClass
+from gateway.types import NO_MATCH, Chain, Decision, Match, Priority, WorkClass
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,6 +33,10 @@ class RouteRequest(msgspec.Struct, frozen=True):
         session: the client's session key, if it sent one.
         work_class: the queue it belongs to.
         now: seconds, on the gateway's clock.
+        tenant: whose it is, for fairness; "" when nobody in particular.
+        priority: how it ranks against others.
+        deadline: when its first token is due, on the gateway's clock.
+        urgent: it is late in a pool that is mostly idle: what counts is its first token alone.
     """
 
     model: str
@@ -42,6 +47,10 @@ class RouteRequest(msgspec.Struct, frozen=True):
     session: str | None = None
     work_class: WorkClass = WorkClass.DECODE
     now: float = 0.0
+    tenant: str = ""
+    priority: Priority = Priority.NORMAL
+    deadline: float = inf
+    urgent: bool = False
 
 
 class Candidate(Protocol):
@@ -63,7 +72,7 @@ class Candidate(Protocol):
 
     @property
     def context_tokens(self) -> float:
-        """Prompt tokens of all requests in flight: what they occupy of the KV cache."""
+        """Prompt tokens of all requests in flight: what decode steps read."""
 
     @property
     def capacity_tokens(self) -> float:
@@ -72,6 +81,14 @@ class Candidate(Protocol):
     @property
     def prefill_rate(self) -> float:
         """Uncached prompt tokens per second when it prefills alone."""
+
+    @property
+    def attention_context(self) -> float:
+        """Tokens of context at which a prompt token takes twice as long as the first."""
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Prompt tokens that a step of chunked prefill takes at most."""
 
     @property
     def step_seconds(self) -> float:
@@ -85,11 +102,33 @@ class Candidate(Protocol):
     def context_seconds(self) -> float:
         """Seconds that each token of context, of any stream, adds to a step."""
 
+    @property
+    def usual_rate(self) -> float:
+        """`prefill_rate` of a backend like this that is as fast as it should be."""
+
+    def pending_seconds(self, now: float) -> float:
+        """Prefill that is dispatched and not yet done."""
+
+    def queue_seconds(self, request: RouteRequest) -> float:
+        """Prefill that goes before a request: pending, and held for this backend in the gateway
+        in front of it."""
+
+    def memory_with(self, request: RouteRequest) -> float:
+        """Tokens of the KV cache in use once a request runs here too: prompts, with what several
+        share counted once."""
+
+    def spoilt_streams(self, now: float, seconds: float) -> float:
+        """Expected number of streams that a prefill of `seconds` would make miss their pace."""
+
 
 class Policy(Protocol):
-    """`choose` is called with at least one candidate, at the moment a request is released."""
+    """`choose` is called with at least one candidate; `placed` once for each request that is then
+    sent to a backend."""
 
     name: ClassVar[str]
+    late_binding: ClassVar[bool]
+    """Whether a request that waits is to be chosen for anew when it can go. False for policies
+    that do not look at load: their first choice stands as long as it is a candidate."""
     params_type: ClassVar[type[Params]]
     """Accepted parameters, with defaults and bounds."""
 
@@ -99,6 +138,9 @@ class Policy(Protocol):
     def params(self) -> Params: ...
 
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision: ...
+
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        """Take note of where a request went, if that matters to later ones."""
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]

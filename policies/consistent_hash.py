@@ -43,6 +43,7 @@ class ConsistentHash:
     """
 
     name: ClassVar[str] = "consistent_hash"
+    late_binding: ClassVar[bool] = False
     params_type: ClassVar[type[Params]] = ConsistentHashParams
 
     def __init__(self, params: ConsistentHashParams) -> None:
@@ -68,6 +69,9 @@ class ConsistentHash:
                 within, within_weight = candidate, candidate_weight
         return Decision(within.id, Reason.HASH if within is home else Reason.SPILL)
 
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        """Nothing later depends on it."""
+
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
     ) -> list[dict[str, float]]:
@@ -78,7 +82,7 @@ class ConsistentHash:
                 "weight": weight(key, candidate.id) / 2**64,
                 "in_flight": candidate.in_flight,
                 "most": most,
-                "load": outstanding_seconds(candidate),
+                "load": outstanding_seconds(request, candidate),
             }
             for candidate in candidates
         ]

@@ -11,30 +11,50 @@ from policies.base import Candidate, RouteRequest
 
 TYPICAL_OUTPUT = 300
 """Output tokens assumed of requests whose own expectation is not at hand."""
-_SAFE_FILL = 0.95
+SAFE_FILL = 0.95
+"""Share of a KV cache that requests in flight may fill: what they generate needs room too."""
 _OVERFLOW_SECONDS = 150.0
 
 
-def queue_seconds(candidate: Candidate) -> float:
-    """Prefill work already there: what a newcomer's first token waits for."""
-    return candidate.pending_tokens / candidate.prefill_rate
+def cold_seconds(candidate: Candidate, prompt_tokens: float) -> float:
+    """A prompt's prefill with nothing cached and nothing else running."""
+    if prompt_tokens <= 0.0:
+        return 0.0
+    attention = 1.0 + 0.5 * prompt_tokens / candidate.attention_context
+    step = candidate.step_seconds / candidate.chunk_tokens
+    return prompt_tokens * (attention / candidate.prefill_rate + step)
 
 
-def prefill_seconds(
-    candidate: Candidate, prompt_tokens: float, matched_tokens: float, attention_context: float
-) -> float:
-    """The request's own prefill.
-
-    Args:
-        attention_context: tokens of context at which attention has doubled the time a prompt token
-            takes; it is what makes the end of a long prompt worth more than its beginning.
-    """
+def prefill_seconds(candidate: Candidate, prompt_tokens: float, matched_tokens: float) -> float:
+    """A prompt's own prefill, less what is cached, among the streams that run there."""
     uncached = prompt_tokens - matched_tokens
     if uncached <= 0.0:
         return 0.0
     # Half of the uncached part lies before its average token, and all of the matched part.
     before = prompt_tokens - 0.5 * uncached
-    return uncached / candidate.prefill_rate * (1.0 + before / attention_context)
+    attention = 1.0 + before / candidate.attention_context
+    return uncached * (attention / candidate.prefill_rate + beside_streams(candidate))
+
+
+def beside_streams(candidate: Candidate) -> float:
+    """Seconds by which a prompt token takes longer because each step decodes too: one token of
+    every stream for a chunk of the prompt."""
+    step = (
+        candidate.step_seconds
+        + candidate.stream_seconds * candidate.decoding
+        + candidate.context_seconds * candidate.context_tokens
+    )
+    return step / candidate.chunk_tokens
+
+
+def service_seconds(candidate: Candidate, prompt_tokens: float, output_tokens: float) -> float:
+    """A request's share of the steps that it decodes in."""
+    streams = max(1, candidate.decoding)
+    return output_tokens * (
+        candidate.step_seconds / streams
+        + candidate.stream_seconds
+        + candidate.context_seconds * prompt_tokens
+    )
 
 
 def decode_seconds(candidate: Candidate, output_tokens: float, prompt_tokens: float) -> float:
@@ -55,52 +75,65 @@ def decode_seconds(candidate: Candidate, output_tokens: float, prompt_tokens: fl
     )
 
 
-def memory_seconds(candidate: Candidate, prompt_tokens: float) -> float:
+def memory_seconds(candidate: Candidate, request: RouteRequest) -> float:
     """Nothing while the KV cache has room; steep where engines begin to preempt."""
     capacity = candidate.capacity_tokens
-    overflow = candidate.context_tokens + prompt_tokens - _SAFE_FILL * capacity
+    overflow = candidate.memory_with(request) - SAFE_FILL * capacity
     return _OVERFLOW_SECONDS * overflow / capacity if overflow > 0.0 else 0.0
 
 
 def placement_seconds(
     request: RouteRequest,
     candidates: Sequence[Candidate],
+    queues: Sequence[float],
     theta: float,
     eta: float,
     omega: float,
-    attention_context: float,
-) -> list[float]:
+) -> tuple[list[float], list[float]]:
     """For each candidate the terms above added up, each with its weight: queue + prefill * (1 +
-    theta + eta * streams) + omega * decode + memory.
+    eta * streams) + theta * prefill as fast as usual + omega * decode + memory.
+
+    Returns:
+        The sums, and of each what is there for the others' sake: queue + omega * decode.
 
     One loop without calls, because it runs for every request; a test holds it against the terms.
+
+    Args:
+        queues: of each candidate, seconds of prefill that go first.
     """
     prompt_tokens = request.prompt_tokens
     decode_weight = omega * request.output_tokens
     matched_at = request.match.tokens.get
-    costs = []
-    for candidate in candidates:
-        rate = candidate.prefill_rate
-        others = candidate.in_flight
-        context = candidate.context_tokens
-        cost = candidate.pending_tokens / rate + decode_weight * (
-            candidate.step_seconds
-            + candidate.stream_seconds * (1 + 2 * others)
-            + candidate.context_seconds * (context + prompt_tokens * (1 + others))
+    costs, company = [], []
+    for candidate, queue in zip(candidates, queues, strict=True):
+        step, stream = candidate.step_seconds, candidate.stream_seconds
+        per_context = candidate.context_seconds
+        others, context = candidate.in_flight, candidate.context_tokens
+        cost = queue + decode_weight * (
+            step
+            + stream * (1 + 2 * others)
+            + per_context * (context + prompt_tokens * (1 + others))
         )
+        company.append(cost)
         uncached = prompt_tokens - matched_at(candidate.id, 0.0)
         if uncached > 0.0:
-            attention = 1.0 + (prompt_tokens - 0.5 * uncached) / attention_context
-            cost += uncached / rate * attention * (1.0 + theta + eta * candidate.decoding)
-        capacity = candidate.capacity_tokens
-        overflow = context + prompt_tokens - _SAFE_FILL * capacity
-        if overflow > 0.0:
-            cost += _OVERFLOW_SECONDS * overflow / capacity
+            decoding = candidate.decoding
+            attention = 1.0 + (prompt_tokens - 0.5 * uncached) / candidate.attention_context
+            beside = (step + stream * decoding + per_context * context) / candidate.chunk_tokens
+            rate = candidate.prefill_rate
+            own = uncached * (attention / rate + beside)
+            cost += own * (1.0 + eta * decoding + theta * rate / candidate.usual_rate)
+        if context + prompt_tokens > SAFE_FILL * candidate.capacity_tokens:
+            cost += memory_seconds(candidate, request)
         costs.append(cost)
-    return costs
+    return costs, company
 
 
-def outstanding_seconds(candidate: Candidate) -> float:
+def outstanding_seconds(request: RouteRequest, candidate: Candidate) -> float:
     """All the work a backend has: prefills before their first token, and streams."""
-    streams = candidate.in_flight * TYPICAL_OUTPUT * candidate.stream_seconds
-    return queue_seconds(candidate) + streams
+    return candidate.queue_seconds(request) + stream_seconds(candidate)
+
+
+def stream_seconds(candidate: Candidate) -> float:
+    """What the streams there add to each other's steps."""
+    return candidate.in_flight * TYPICAL_OUTPUT * candidate.stream_seconds

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gateway.types import Decision, Reason
 from policies.base import Candidate, Params, RouteRequest
-from policies.cost import outstanding_seconds, queue_seconds
+from policies.cost import outstanding_seconds, stream_seconds
 from policies.rotation import Rotation
 
 
@@ -34,6 +34,7 @@ class LeastLoad:
     """
 
     name: ClassVar[str] = "least_load"
+    late_binding: ClassVar[bool] = True
     params_type: ClassVar[type[Params]] = LeastLoadParams
 
     def __init__(self, params: LeastLoadParams) -> None:
@@ -45,23 +46,27 @@ class LeastLoad:
         return self._params
 
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
-        loads = [outstanding_seconds(candidate) for candidate in candidates]
+        loads = [outstanding_seconds(request, candidate) for candidate in candidates]
         lowest = min(loads)
         tied = [candidates[place] for place, load in enumerate(loads) if load == lowest]
         chosen = tied[0] if len(tied) == 1 else self._rotation.next(request.model, tied)
         reason = Reason.LOAD if len(candidates) > 1 else Reason.ONLY
         return Decision(chosen.id, reason, tuple(loads))
 
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        """Nothing later depends on it."""
+
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
     ) -> list[dict[str, float]]:
-        return load_terms(candidates)
+        return load_terms(request, candidates)
 
 
-def load_terms(candidates: Sequence[Candidate]) -> list[dict[str, float]]:
+def load_terms(request: RouteRequest, candidates: Sequence[Candidate]) -> list[dict[str, float]]:
     """What makes up the load of each candidate, for the policies that compare it."""
     terms = []
     for candidate in candidates:
-        queue, total = queue_seconds(candidate), outstanding_seconds(candidate)
-        terms.append({"queue": queue, "streams": total - queue, "total": total})
+        queue = candidate.queue_seconds(request)
+        streams = stream_seconds(candidate)
+        terms.append({"queue": queue, "streams": streams, "total": queue + streams})
     return terms

@@ -26,9 +26,8 @@ class Placements:
     def __init__(self) -> None:
         self._recent: dict[str, Decayed] = {}
 
-    def place(self, key: bytes, candidates: Sequence[C], now: float, weight: float) -> C:
-        """Choose, and note the choice.
-
+    def choose(self, key: bytes, candidates: Sequence[C], now: float, weight: float) -> C:
+        """
         Args:
             weight: of this key, in any unit that is the same for all.
         """
@@ -37,9 +36,11 @@ class Placements:
         open_ = [
             candidate for candidate, share in zip(candidates, recent, strict=True) if share <= bound
         ]
-        chosen = highest(key, open_ or candidates)
-        self._share(chosen.id).add(now, weight)
-        return chosen
+        return highest(key, open_ or candidates)
+
+    def note(self, candidate: Candidate, now: float, weight: float) -> None:
+        """Count a key that was placed."""
+        self._share(candidate.id).add(now, weight)
 
     def _share(self, id: str) -> Decayed:
         share = self._recent.get(id)

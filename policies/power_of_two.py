@@ -34,6 +34,7 @@ class PowerOfTwo:
     """
 
     name: ClassVar[str] = "power_of_two"
+    late_binding: ClassVar[bool] = True
     params_type: ClassVar[type[Params]] = PowerOfTwoParams
 
     def __init__(self, params: PowerOfTwoParams) -> None:
@@ -53,10 +54,14 @@ class PowerOfTwo:
         if second >= first:
             second += 1
         one, other = candidates[first], candidates[second]
-        chosen = one if outstanding_seconds(one) <= outstanding_seconds(other) else other
+        less = outstanding_seconds(request, one) <= outstanding_seconds(request, other)
+        chosen = one if less else other
         return Decision(chosen.id, Reason.LOAD)
+
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        """Nothing later depends on it."""
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
     ) -> list[dict[str, float]]:
-        return load_terms(candidates)
+        return load_terms(request, candidates)

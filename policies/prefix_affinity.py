@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
+from operator import attrgetter
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from gateway.types import HASH_BYTES, Decision, Reason
+from gateway.types import HASH_BYTES, Chain, Decision, Reason
 from policies.base import Candidate, Params, RouteRequest
 from policies.congestion import Congestion
+from policies.copies import Copies
 from policies.cost import (
     decode_seconds,
     memory_seconds,
     placement_seconds,
     prefill_seconds,
-    queue_seconds,
 )
 from policies.placements import Placements
 from policies.rendezvous import highest
 from policies.rotation import Rotation
+
+_NOT_SEEN = Congestion()
+"""Of models that nothing was sent to yet; never written to."""
+
+_DECODING = attrgetter("decoding")
 
 TIE_SHARE = 0.02
 TIE_SECONDS = 5e-3
@@ -30,26 +37,32 @@ Weight = Annotated[float, Meta(ge=0, le=100)]
 class PrefixAffinityParams(Params, frozen=True):
     theta_max: Annotated[float, Meta(ge=0, le=1000)] = 64.0
     """Cap of the congestion price; 0 turns it off, which leaves the least time to first token."""
-    eta: Weight = 0.1
-    """Price of a second of prefill for each stream that it stalls."""
-    omega: Weight = 1.0
+    eta: Weight = 0.0
+    """Price of a second of prefill for each stream that decodes there, whether it can bear the
+    stall or not."""
+    spoil: Weight = 4.0
+    """Seconds that a stream is worth which the prefill would make miss its pace."""
+    omega: Weight = 0.3
     """Weight of decode: the request's own, and the slow-down it brings to others."""
-    attention_context: Annotated[float, Meta(ge=1000)] = 30_000.0
-    """Tokens of context at which a prompt token takes twice as long to prefill as the first."""
 
 
 class PrefixAffinity:
     """Sends a request where it costs least, in seconds, counting what is cached there.
 
-    What. For each candidate five terms are added up, and the lowest sum wins:
+    What. For each candidate six terms are added up, and the lowest sum wins:
 
-    - queue: prefill work that is pending there
+    - queue: prefill work that goes first, pending there or held in the gateway
     - prefill: the request's own, for the tokens that are not cached there
     - price: that prefill again, times (theta + eta * streams decoding there). theta is a
       congestion price: near 0 when the pool is idle, it grows with utilisation and queues, so
-      that the policy moves by itself from "answer soonest" to "save work"
+      that the policy moves by itself from "answer soonest" to "save work". A slow backend's
+      prefill is priced as if it were as fast as usual: else the fast ones draw all new work
+    - streams: spoil * the streams there that the prefill would make miss their pace
     - decode: omega * (the request's own decode + the slow-down of the streams there)
     - memory: steep from 95% of the KV cache on
+
+    For a request that is late while most of the pool is idle theta is 0: it goes where it is
+    answered soonest.
 
     Ties. Sums within 2% or 5 ms of the lowest are as good as equal. Of those, the backends that
     hold most of the prompt win; of several that hold equally much, the one that the hash of the
@@ -59,28 +72,34 @@ class PrefixAffinity:
     anywhere the lowest sum wins as it is, which is the least loaded backend, and the hash decides
     between equals. A request with neither session nor whole block takes turns.
 
-    Inputs. Matched tokens, prompt tokens, expected output tokens; of each candidate pending and
-    context tokens, requests in flight and decoding, capacity, prefill and decode rates.
+    Inputs. Matched tokens, prompt tokens, expected output tokens; of each candidate queue, context
+    and memory, requests in flight and decoding, streams and their pace, prefill and decode rates.
 
-    Parameters. See `PrefixAffinityParams`; theta_max, eta and omega at 0 make it the plain least
-    time to first token.
+    Parameters. See `PrefixAffinityParams`; theta_max, eta, spoil and omega at 0 make it the plain
+    least time to first token.
 
     Example. A 6,000-token conversation of which A holds 5,500 tokens while B is idle: A costs
     0.06 s of prefill against 0.66 s on B, so it stays on A until A's queue exceeds B's by the
     difference, 0.6 s in an idle pool and several times that in a busy one.
 
     Trade-offs. It needs roughly right rates: a prefill rate that is too high makes reuse look
-    cheap to give up, one too low makes it hold on too long. Pending work does not shrink while a
-    prefill runs, so one long prefill looks as long at its end as at its start.
+    cheap to give up, one too low makes it hold on too long.
     """
 
     name: ClassVar[str] = "prefix_affinity"
+    late_binding: ClassVar[bool] = True
     params_type: ClassVar[type[Params]] = PrefixAffinityParams
 
     def __init__(self, params: PrefixAffinityParams) -> None:
         self._params = params
         self._congestion: dict[str, Congestion] = {}
         self._placements = Placements()
+        # The last prompt that could have gone to several backends alike. Only where such prompts
+        # went says who is given more than others; the others had no choice.
+        self._placing: Chain = b""
+        self._copies = Copies()
+        # What the company at the last choice costs more than where there is least of it.
+        self._waits = 0.0
         self._rotation = Rotation()
 
     @property
@@ -88,65 +107,107 @@ class PrefixAffinity:
         return self._params
 
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
-        congestion = self._congestion.get(request.model)
-        if congestion is None:
-            congestion = self._congestion[request.model] = Congestion()
-        costs = self._costs(request, candidates, self._theta(request, candidates, congestion))
+        if len(candidates) == 1:
+            return Decision(candidates[0].id, Reason.ONLY)
+        congestion = self._congestion.get(request.model, _NOT_SEEN)
+        queues = _queues(request, candidates)
+        theta = self._theta(request, candidates, congestion)
+        costs, company = self._costs(request, candidates, queues, theta)
+        self._add_spoilt(request, candidates, costs)
+        prefix = longest_held(request)
+        if prefix:
+            _take_off(costs, request, candidates, self._copies.paid(prefix, request.now))
         chosen = self._cheapest(request, candidates, costs)
-        congestion.add(request.now, self._own_prefill(request, chosen))
-        return Decision(chosen.id, _reason(request, candidates, chosen), tuple(costs))
+        self._waits = company[candidates.index(chosen)] - min(company)
+        return Decision(chosen.id, _reason(request, chosen), tuple(costs))
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
     ) -> list[dict[str, float]]:
-        congestion = self._congestion.get(request.model, Congestion())
+        congestion = self._congestion.get(request.model, _NOT_SEEN)
+        queues = _queues(request, candidates)
         theta = self._theta(request, candidates, congestion)
-        return list(self._terms(request, candidates, theta))
+        return list(self._terms(request, candidates, queues, theta))
+
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        congestion = self._congestion.get(request.model)
+        if congestion is None:
+            congestion = self._congestion[request.model] = Congestion()
+        congestion.add(request.now, _own_prefill(request, candidate))
+        prefix = longest_held(request)
+        if prefix:
+            if _holds_most(request, candidate):
+                self._copies.wait(prefix, request.now, self._waits)
+            else:
+                self._copies.copied(prefix)
+        if request.chain and request.chain is self._placing:
+            self._placements.note(candidate, request.now, float(request.prompt_tokens))
 
     def _theta(
         self, request: RouteRequest, candidates: Sequence[Candidate], congestion: Congestion
     ) -> float:
         # Full backends are no candidates, so a pool that is nearly full looks busier than it is;
         # it is busy enough for the price to be high either way.
-        queued = 0.0
+        if request.urgent:
+            return 0.0
+        now, count, pending = request.now, len(candidates), 0.0
         for candidate in candidates:
-            queued += candidate.pending_tokens / candidate.prefill_rate
-        count = len(candidates)
-        price = congestion.price(request.now, count, queued / count)
+            pending += candidate.pending_seconds(now)
+        price = congestion.price(now, count, pending / count)
         most = self._params.theta_max
         return price if price < most else most
 
-    def _own_prefill(self, request: RouteRequest, candidate: Candidate) -> float:
-        matched = request.match.tokens.get(candidate.id, 0.0)
-        return prefill_seconds(
-            candidate, request.prompt_tokens, matched, self._params.attention_context
-        )
+    def _add_spoilt(
+        self, request: RouteRequest, candidates: Sequence[Candidate], costs: list[float]
+    ) -> None:
+        """Add what streams the prefill would spoil, where that can matter: to look at streams
+        takes longer than all other terms, and those that cost more without it are out anyway."""
+        worth = self._params.spoil
+        if not worth or not any(map(_DECODING, candidates)):
+            return
+        lowest = inf
+        for place in sorted(range(len(costs)), key=costs.__getitem__):
+            if costs[place] > _bound(lowest):
+                return
+            candidate = candidates[place]
+            own = _own_prefill(request, candidate)
+            costs[place] += worth * candidate.spoilt_streams(request.now, own)
+            lowest = min(lowest, costs[place])
 
     def _costs(
-        self, request: RouteRequest, candidates: Sequence[Candidate], theta: float
-    ) -> list[float]:
-        """The sum of `_terms` for each candidate."""
+        self,
+        request: RouteRequest,
+        candidates: Sequence[Candidate],
+        queues: Sequence[float],
+        theta: float,
+    ) -> tuple[list[float], list[float]]:
+        """The sum of `_terms` for each candidate, and what company costs there."""
         params = self._params
-        return placement_seconds(
-            request, candidates, theta, params.eta, params.omega, params.attention_context
-        )
+        return placement_seconds(request, candidates, queues, theta, params.eta, params.omega)
 
     def _terms(
-        self, request: RouteRequest, candidates: Sequence[Candidate], theta: float
+        self,
+        request: RouteRequest,
+        candidates: Sequence[Candidate],
+        queues: Sequence[float],
+        theta: float,
     ) -> Iterator[dict[str, float]]:
         params = self._params
-        costs = self._costs(request, candidates, theta)
-        for candidate, total in zip(candidates, costs, strict=True):
-            own = self._own_prefill(request, candidate)
+        costs, _ = self._costs(request, candidates, queues, theta)
+        for candidate, queue, cost in zip(candidates, queues, costs, strict=True):
+            own = _own_prefill(request, candidate)
+            as_usual = own * candidate.prefill_rate / candidate.usual_rate
+            streams = params.spoil * candidate.spoilt_streams(request.now, own)
             yield {
                 "matched_tokens": request.match.tokens.get(candidate.id, 0.0),
-                "queue": queue_seconds(candidate),
+                "queue": queue,
                 "prefill": own,
-                "price": own * (theta + params.eta * candidate.decoding),
+                "price": theta * as_usual + params.eta * candidate.decoding * own,
+                "streams": streams,
                 "decode": params.omega
                 * decode_seconds(candidate, request.output_tokens, request.prompt_tokens),
-                "memory": memory_seconds(candidate, request.prompt_tokens),
-                "total": total,
+                "memory": memory_seconds(candidate, request),
+                "total": cost + streams,
             }
 
     def _cheapest(
@@ -154,7 +215,7 @@ class PrefixAffinity:
     ) -> Candidate:
         lowest = min(costs)
         held = request.match.blocks
-        bound = lowest + max(TIE_SHARE * lowest, TIE_SECONDS) if held else lowest
+        bound = _bound(lowest) if held else lowest
         tied = [candidates[place] for place, cost in enumerate(costs) if cost <= bound]
         if len(tied) > 1 and held:
             blocks = [held.get(candidate.id, 0) for candidate in tied]
@@ -165,14 +226,49 @@ class PrefixAffinity:
         if request.session:
             return highest(request.session.encode(), tied)
         if request.chain:
+            self._placing = request.chain
             anchor, weight = request.chain[-HASH_BYTES:], float(request.prompt_tokens)
-            return self._placements.place(anchor, tied, request.now, weight)
+            return self._placements.choose(anchor, tied, request.now, weight)
         return self._rotation.next(request.model, tied)
 
 
-def _reason(request: RouteRequest, candidates: Sequence[Candidate], chosen: Candidate) -> Reason:
-    if len(candidates) == 1:
-        return Reason.ONLY
+def _bound(lowest: float) -> float:
+    """Up to where a cost is as good as the lowest."""
+    return lowest + max(TIE_SHARE * lowest, TIE_SECONDS)
+
+
+def _queues(request: RouteRequest, candidates: Sequence[Candidate]) -> list[float]:
+    return [candidate.queue_seconds(request) for candidate in candidates]
+
+
+def longest_held(request: RouteRequest) -> bytes:
+    """The last block of what any backend holds of a prompt; b"" when none holds any."""
+    held = request.match.blocks
+    end = max(held.values()) * HASH_BYTES if held else 0
+    return request.chain[end - HASH_BYTES : end]
+
+
+def _holds_most(request: RouteRequest, candidate: Candidate) -> bool:
+    held = request.match.blocks
+    return held.get(candidate.id, 0) == max(held.values())
+
+
+def _take_off(
+    costs: list[float], request: RouteRequest, candidates: Sequence[Candidate], paid: float
+) -> None:
+    """What was paid for a prefix by waiting is taken off the price of a copy."""
+    if paid > 0.0:
+        for place, candidate in enumerate(candidates):
+            if not _holds_most(request, candidate):
+                costs[place] -= paid
+
+
+def _own_prefill(request: RouteRequest, candidate: Candidate) -> float:
+    matched = request.match.tokens.get(candidate.id, 0.0)
+    return prefill_seconds(candidate, request.prompt_tokens, matched)
+
+
+def _reason(request: RouteRequest, chosen: Candidate) -> Reason:
     held = request.match.blocks
     if not held:
         return Reason.LOAD

@@ -27,7 +27,7 @@ BUILT_IN: tuple[type[Policy], ...] = (
     Session,
 )
 
-_PARTS = ("name", "params_type", "choose", "explain")
+_PARTS = ("name", "late_binding", "params_type", "choose", "placed", "explain")
 
 
 def names() -> list[str]:

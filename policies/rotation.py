@@ -23,7 +23,7 @@ class Rotation:
         self._last: dict[str, str] = {}
 
     def next(self, model: str, candidates: Sequence[C]) -> C:
-        """The candidate whose turn it is; there must be at least one."""
+        """The candidate whose turn it is, which ends with that; there must be at least one."""
         last = self._last.get(model, "")
         following = None
         lowest = candidates[0]

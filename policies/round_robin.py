@@ -30,6 +30,7 @@ class RoundRobin:
     """
 
     name: ClassVar[str] = "round_robin"
+    late_binding: ClassVar[bool] = False
     params_type: ClassVar[type[Params]] = RoundRobinParams
 
     def __init__(self, params: RoundRobinParams) -> None:
@@ -43,6 +44,9 @@ class RoundRobin:
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
         chosen = self._rotation.next(request.model, candidates)
         return Decision(chosen.id, Reason.ROTATION if len(candidates) > 1 else Reason.ONLY)
+
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        """Nothing later depends on it."""
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]

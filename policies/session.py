@@ -34,6 +34,7 @@ class Session:
     """
 
     name: ClassVar[str] = "session"
+    late_binding: ClassVar[bool] = False
     params_type: ClassVar[type[Params]] = SessionParams
 
     def __init__(self, params: SessionParams) -> None:
@@ -51,6 +52,9 @@ class Session:
             by_load = self._sessionless.choose(request, candidates)
             return Decision(by_load.backend, Reason.SESSIONLESS, by_load.scores)
         return Decision(highest(request.session.encode(), candidates).id, Reason.SESSION)
+
+    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
+        """Nothing later depends on it."""
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]

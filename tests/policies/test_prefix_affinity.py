@@ -35,18 +35,46 @@ def test_holds_on_to_reuse_when_the_pool_is_busy() -> None:
     for priced in (busy, unpriced):
         for tick in range(3600):
             for _ in range(3):
-                priced.choose(request(tokens=5000, now=float(tick)), views("ab"))
+                priced.placed(request(tokens=5000, now=float(tick)), View("a"))
     assert idle.choose(asked, candidates).backend == "b"
     assert busy.choose(asked, candidates).backend == "a"
     assert unpriced.choose(asked, candidates).backend == "b"
 
 
 def test_streams_that_would_be_stalled_raise_the_price() -> None:
-    candidates = [View("a", decoding=50), View("b")]
-    held = {"a": 500}
-    asked = request(tokens=4000, held=held)
+    candidates = [View("a", decoding=50, stream_seconds=0.0), View("b")]
+    asked = request(tokens=4000, held={"a": 500})
     assert policy(eta=0).choose(asked, candidates).backend == "a"
     assert policy(eta=1).choose(asked, candidates).backend == "b"
+
+
+def test_streams_that_would_be_spoilt_are_worth_some_seconds_each() -> None:
+    """The prefix saves 0.3 s."""
+    asked = request(tokens=4000, held={"a": 3000}, output=0)
+    for spoilt, expected in ((0.05, "a"), (0.1, "b")):
+        candidates = [View("a", spoilt=spoilt, decoding=1), View("b")]
+        assert policy(spoil=4, theta_max=0).choose(asked, candidates).backend == expected
+        assert policy(spoil=0, theta_max=0).choose(asked, candidates).backend == "a"
+    everywhere = [View("a", spoilt=1.0), View("b", spoilt=1.0)]
+    assert policy().choose(asked, everywhere).backend == "a"
+
+
+def test_a_slow_backend_pays_no_price_for_being_slow() -> None:
+    """The price stands for what others lose of a prefill, and that is counted in work."""
+    candidates = [View("a", prefill_rate=5_000, usual_rate=10_000), View("b")]
+    slow, usual = policy().explain(request(tokens=4000), candidates)
+    assert slow["prefill"] > 1.9 * usual["prefill"]
+    assert slow["price"] == pytest.approx(usual["price"], rel=0.05)
+
+
+def test_one_that_is_urgent_goes_where_its_first_token_comes_soonest() -> None:
+    candidates = [View("a", in_flight=2, pending_tokens=9_000), View("b")]
+    affinity = policy()
+    for tick in range(3600):
+        affinity.placed(request(tokens=15_000, now=float(tick)), View("a"))
+    asked = request(tokens=6000, held={"a": 5500}, now=3600.0)
+    assert affinity.choose(asked, candidates).backend == "a"
+    assert affinity.choose(replace(asked, urgent=True), candidates).backend == "b"
 
 
 def test_decode_streams_are_load() -> None:
@@ -57,11 +85,38 @@ def test_decode_streams_are_load() -> None:
 
 
 def test_attention_makes_the_end_of_a_long_prompt_worth_waiting_for() -> None:
-    candidates = [View("a", pending_tokens=12_000), View("b")]
     asked = request(tokens=100_000, held={"a": 100_000, "b": 90_000})
-    plain = policy(theta_max=0, attention_context=1e9)
-    assert plain.choose(asked, candidates).backend == "b"
-    assert policy(theta_max=0).choose(asked, candidates).backend == "a"
+
+    def chosen(attention_context: float) -> str:
+        facts = {"attention_context": attention_context}
+        candidates = [View("a", pending_tokens=12_000, **facts), View("b", **facts)]
+        return policy(theta_max=0).choose(asked, candidates).backend
+
+    assert chosen(1e9) == "b"
+    assert chosen(30_000) == "a"
+
+
+def test_R05_a_few_huge_requests_are_load_too() -> None:
+    candidates = [
+        View("a", in_flight=3, context_tokens=485_000),
+        View("b", in_flight=3, context_tokens=50_000),
+    ]
+    asked = request(tokens=6_000, held={"a": 5_500})
+    assert policy().choose(asked, candidates).backend == "b"
+    [at_a, at_b] = policy().explain(asked, candidates)
+    assert at_a["memory"] > at_b["memory"] == 0.0
+
+
+def test_what_is_held_for_a_backend_is_load_too() -> None:
+    candidates = [View("a", held_seconds=3.0), View("b")]
+    assert policy().choose(request(tokens=2000, held={"a": 1500}), candidates).backend == "b"
+
+
+def test_R16_over_full_backends_are_passed_over_one_by_one() -> None:
+    full = views("abc", context_tokens=475_000)
+    for number in range(20):
+        asked = request(links=chain(str(number)), held={"a": 900}, tokens=2_000)
+        assert policy().choose(asked, [*full, View("d", context_tokens=50_000)]).backend == "d"
 
 
 def test_a_full_cache_is_avoided() -> None:
@@ -171,32 +226,43 @@ def test_reasons(held: dict[str, int], ids: str, reason: Reason) -> None:
 
 def test_explain_shows_the_terms_of_the_scores_and_changes_nothing() -> None:
     candidates = [
-        View("a", in_flight=5, decoding=4, pending_tokens=700, context_tokens=480_000),
-        View("b", in_flight=1),
+        View("a", in_flight=5, decoding=4, pending_tokens=700, context_tokens=480_000, spoilt=1.0),
+        View("b", in_flight=1, spoilt=0.5),
     ]
     asked = request(tokens=3000, held={"a": 2000}, links=chain("x"))
     affinity = policy()
     for tick in range(30):
-        affinity.choose(replace(asked, now=float(tick)), candidates)
+        affinity.placed(replace(asked, now=float(tick)), candidates[0])
     asked = replace(asked, now=30.0)
     explained = affinity.explain(asked, candidates)
     assert affinity.explain(asked, candidates) == explained
     decision = affinity.choose(asked, candidates)
-    for terms, score in zip(explained, decision.scores, strict=True):
-        parts = ("queue", "prefill", "price", "decode", "memory")
-        assert sum(terms[part] for part in parts) == pytest.approx(score)
-        assert terms["total"] == score
+    for terms in explained:
+        parts = ("queue", "prefill", "price", "streams", "decode", "memory")
+        assert sum(terms[part] for part in parts) == pytest.approx(terms["total"])
+    # of the one that costs more in any case nobody asked which streams it would spoil
+    assert decision.scores[0] == explained[0]["total"] - explained[0]["streams"]
+    assert decision.scores[1] == explained[1]["total"]
+    assert [terms["streams"] for terms in explained] == [4.0, 2.0]
     assert explained[0]["memory"] > 0
     assert explained[1]["price"] > 0
 
 
 def test_new_conversations_are_spread_evenly_over_idle_backends() -> None:
-    affinity = PrefixAffinity(PrefixAffinityParams())
-    candidates = views("abc")
-    placed = counts(
-        lambda turn: (
-            affinity.choose(request(links=chain(f"conversation {turn}")), candidates).backend
-        ),
-        30,
-    )
-    assert min(placed.values()) >= 7
+    affinity, candidates = policy(), views("abc")
+
+    def place(turn: int) -> str:
+        asked = request(links=chain(f"conversation {turn}"))
+        home = affinity.choose(asked, candidates).backend
+        affinity.placed(asked, next(view for view in candidates if view.id == home))
+        return home
+
+    assert min(counts(place, 30).values()) >= 7
+
+
+def test_asking_changes_nothing() -> None:
+    """A ticket that waits is looked at many times and placed once."""
+    affinity, candidates = policy(), views("abc")
+    asked = request(tokens=50_000, links=chain("x"))
+    first = affinity.choose(asked, candidates)
+    assert {affinity.choose(asked, candidates) for _ in range(100)} == {first}

@@ -127,7 +127,7 @@ def test_two_packages_with_one_name_are_refused(monkeypatch: pytest.MonkeyPatch)
         ("no_such_module:Cheapest", "no_such_module"),
         (f"{__name__}:NoSuchClass", "NoSuchClass"),
         (f"{__name__}:ROOT", "not a policy class"),
-        ("gateway.types:Match", "has no name, params_type, choose, explain"),
+        ("gateway.types:Match", "has no name, late_binding, params_type, choose, placed, explain"),
     ],
 )
 def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch, value: str, says: str) -> None:

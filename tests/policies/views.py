@@ -14,7 +14,12 @@ from policies.base import RouteRequest
 
 @dataclass(slots=True)
 class View:
-    """A candidate with the rates that the gateway assumes before it has measured any."""
+    """A candidate with the rates that the gateway assumes before it has measured any.
+
+    Attributes:
+        shared_tokens: of its context, what the next request shares with those that run.
+        spoilt: streams that any prefill would make miss their pace.
+    """
 
     id: str
     in_flight: int = 0
@@ -23,9 +28,27 @@ class View:
     context_tokens: float = 0.0
     capacity_tokens: float = 500_000.0
     prefill_rate: float = 10_000.0
+    attention_context: float = 30_000.0
+    chunk_tokens: int = 2048
     step_seconds: float = 8e-3
     stream_seconds: float = 3e-5
     context_seconds: float = 8e-8
+    usual_rate: float = 10_000.0
+    held_seconds: float = 0.0
+    shared_tokens: float = 0.0
+    spoilt: float = 0.0
+
+    def pending_seconds(self, now: float) -> float:
+        return self.pending_tokens / self.prefill_rate
+
+    def queue_seconds(self, request: RouteRequest) -> float:
+        return self.pending_seconds(request.now) + self.held_seconds
+
+    def memory_with(self, request: RouteRequest) -> float:
+        return self.context_tokens + request.prompt_tokens - self.shared_tokens
+
+    def spoilt_streams(self, now: float, seconds: float) -> float:
+        return self.spoilt if seconds > 0.0 else 0.0
 
 
 def views(ids: str, **facts: Any) -> list[View]:
