@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
-import math
-import resource
-import signal
 import ssl
 import time
-from collections.abc import AsyncIterator
-from types import FrameType
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -29,12 +23,16 @@ from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
 from gateway.fleet.upstream import TICK, Upstream
+from gateway.http.admission import Admission
+from gateway.http.attempts import Attempts
 from gateway.http.client import Receive, Scope, Send
+from gateway.http.decisions import DecisionLog, explained
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
+from gateway.http.facts import FactReader
+from gateway.http.learning import Learning
 from gateway.http.ops import Ops, is_control_path, refusal
 from gateway.http.proxy import Proxy
-from gateway.http.server import GatewayProtocol
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
@@ -42,12 +40,16 @@ from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.telemetry.access import AccessLog
 from gateway.telemetry.collector import MetricsPage
+from gateway.telemetry.lines import LineLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
-from gateway.telemetry.sources import Sources
+from gateway.telemetry.sources import GateState, Sources
 from gateway.types import Clock, Role
 from gateway.version import VERSION
+from policies.base import Policy
 from policies.registry import build
+
+L = TypeVar("L", bound=LineLog[Any])
 
 logger = logging.getLogger("prefixgate")
 
@@ -76,33 +78,61 @@ class Gateway:
         self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
         self.fleet = Fleet(settings.health, clock)
+        self.access = _log(AccessLog, "access", settings.log.access)
+        self.decisions = _log(
+            lambda path: DecisionLog(path, clock), "decisions", settings.log.decisions
+        )
         policy = build(settings.policy.name, settings.policy.params)
-        self.pools = Pools(policy, settings.scheduling, clock)
+        self.pools = Pools(self.recorded(policy), settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
         self._retired: list[Upstream] = []
         """Of removed backends, while they still have exchanges to end."""
         self.loads: dict[str, BackendLoad] = {}
+        self.learning = Learning(index=self.index, loads=self.loads, clock=clock)
         self._models: dict[str, frozenset[str]] = {}
         self.metrics = Metrics(self.fleet.knows)
         self.page = MetricsPage(self.metrics, self._sources())
-        self.access = None if settings.log.access is None else _access_log(settings.log.access)
-        self.proxy = Proxy(
-            settings=settings,
+        self.facts = FactReader(
             fleet=self.fleet,
-            dispatcher=Dispatcher(
-                fleet=self.fleet,
-                upstreams=self.upstreams,
-                index=self.index,
-                metrics=self.metrics,
-                clock=clock,
-                response_headers=settings.server.response_headers,
-            ),
-            pools=self.pools,
             index=self.index,
             scale=self.scale,
             generations=self.generations,
-            observe=self._observe,
+            tokens=self.learning.tokens,
+            outputs=self.learning.outputs,
+            clock=clock,
+        )
+        dispatcher = Dispatcher(
+            fleet=self.fleet,
+            upstreams=self.upstreams,
+            index=self.index,
+            learning=self.learning,
             metrics=self.metrics,
+            clock=clock,
+            response_headers=settings.server.response_headers,
+        )
+        admission = Admission(
+            index=self.index,
+            facts=self.facts,
+            learning=self.learning,
+            clock=clock,
+            decided=None if self.decisions is None else self.decisions.note,
+        )
+        self.proxy = Proxy(
+            settings=settings,
+            fleet=self.fleet,
+            pools=self.pools,
+            facts=self.facts,
+            learning=self.learning,
+            admission=admission,
+            attempts=Attempts(
+                fleet=self.fleet,
+                admission=admission,
+                dispatcher=dispatcher,
+                metrics=self.metrics,
+                settings=settings.retries,
+            ),
+            dispatcher=dispatcher,
+            observe=self._observe,
             clock=clock,
         )
         self._prober = Prober(self.fleet, settings.health)
@@ -119,6 +149,17 @@ class Gateway:
             await self.proxy(scope, receive, send)
         else:
             await self._starlette(scope, receive, send)
+
+    def recorded(self, policy: Policy) -> Policy:
+        """The policy, explaining its decisions where they are recorded."""
+        if self.decisions is None:
+            return policy
+        return explained(policy, lambda: self.pools.scheduling.gate)
+
+    @property
+    def logs(self) -> list[LineLog[Any]]:
+        """Those that are kept."""
+        return [log for log in (self.access, self.decisions) if log is not None]
 
     def stop_soon(self) -> None:
         """Begin to stop: not ready any more, what waits is refused, what is under way goes on.
@@ -142,8 +183,8 @@ class Gateway:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         self._ticker = self._loop.create_task(self._tick())
-        if self.access is not None:
-            self.access.start()
+        for log in self.logs:
+            log.start()
         await self._prober.start()
         try:
             yield
@@ -154,8 +195,8 @@ class Gateway:
             await self._prober.stop()
             for upstream in self.upstreams.values():
                 upstream.close()
-            if self.access is not None:
-                self.access.close()
+            for log in self.logs:
+                log.close()
 
     async def _tick(self) -> None:
         """Everything that only time can end: overdue tickets, silent backends, idle connections."""
@@ -168,6 +209,7 @@ class Gateway:
             self.pools.expire()
             if now >= due:
                 due = now + TICK
+                self.learning.refresh()
                 self.proxy.assume_prefilled(now)
                 self.proxy.ping_silent()
                 self.index.reclaim(RECLAIMED)
@@ -187,8 +229,21 @@ class Gateway:
             backends=self.fleet,
             loads=self.loads.values(),
             pools=self.pools,
+            gates=self._gates,
+            errors=lambda: {
+                str(each): sums for each, sums in self.learning.errors.snapshot().items()
+            },
+            bytes_per_token=lambda model: self.learning.tokens.bytes_per_token(model),
             index=self.index.stats,
         )
+
+    def _gates(self) -> dict[str, GateState]:
+        now = self.clock()
+        return {
+            load.id: GateState(not pool.is_open(load), load.pending_seconds(now))
+            for pool in self.pools
+            for load in pool.backends
+        }
 
     # the fleet's news
 
@@ -201,12 +256,13 @@ class Gateway:
             retired.close()
             self._retired.append(retired)
             self.index.remove_backend(id)
+            self.learning.backend_removed(id)
         else:
             if id not in self.upstreams:
                 self._backend_added(backend)
             capacity = self._capacity(backend)
             self.loads[id].capacity_tokens = capacity
-            self.index.set_capacity(id, capacity)
+            self.learning.backend_changed(id, next(iter(backend.models), ""), capacity)
         self._forget_unloaded(backend)
         # A ledger outlives its backend while leases are out: if the backend comes back before
         # they end, its limits still count them.
@@ -256,11 +312,13 @@ class Gateway:
         self.index.reset_backend(backend.id)
 
 
-def _access_log(path: str) -> AccessLog:
+def _log(kind: Callable[[str], L], option: str, path: str | None) -> L | None:
+    if path is None:
+        return None
     try:
-        return AccessLog(path)
+        return kind(path)
     except OSError as error:
-        raise ConfigError(f"log.access: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"log.{option}: {path} cannot be written: {error.strerror}") from None
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -270,87 +328,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     answer = refusal(request.method, request.url.path, wrong)
     answer.headers.update(error.headers or {})
     return answer
-
-
-def check(settings: Settings) -> None:
-    """Build everything that the settings describe, without serving.
-
-    Raises:
-        ConfigError: something in them cannot work.
-    """
-    Gateway(settings)
-
-
-def serve(settings: Settings) -> int:
-    """Run until a signal says stop. Returns the exit code."""
-    logging.basicConfig(
-        level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    _raise_descriptor_limit()
-    gateway = Gateway(settings)
-    server = settings.server
-    http: Any = GatewayProtocol if server.parser == "httptools" else "h11"
-    keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
-    config = uvicorn.Config(
-        gateway,
-        host=server.host,
-        port=server.port,
-        http=http,
-        ws="none",
-        loop="uvloop",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=keep_alive,
-        timeout_graceful_shutdown=math.ceil(server.drain),
-    )
-    _spare_the_collector()
-    # uvicorn takes the signal over while it runs, and raises it once more when it has ended.
-    signal.signal(signal.SIGTERM, _ended)
-    if gateway.access is not None:
-        _reopen_on_hangup(gateway.access)
-    _Server(config, gateway).run()
-    return 0
-
-
-class _Server(uvicorn.Server):
-    """Tells the gateway of a signal to stop when it comes, not when everything has ended."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:
-            self.force_exit = True  # asked twice
-        self._gateway.stop_soon()
-        super().handle_exit(sig, frame)
-
-
-def _ended(number: int, frame: FrameType | None) -> NoReturn:
-    """Being told to stop is no failure."""
-    raise SystemExit(0)
-
-
-def _reopen_on_hangup(access: AccessLog) -> None:
-    """SIGHUP is what log rotation sends."""
-    signal.signal(signal.SIGHUP, lambda number, frame: access.reopen())
-
-
-def _spare_the_collector() -> None:
-    """A full collection walks the whole index, 60 ms for a million blocks, and finds nothing:
-    requests leave no cycles behind. What is left for it is third parties' garbage."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 50, 1_000)
-
-
-def _raise_descriptor_limit() -> None:
-    """Each stream takes two descriptors; the usual soft limit of 1024 is 500 streams."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

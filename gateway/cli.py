@@ -61,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     engine = commands.add_parser("sim-engine", help="run a simulated engine that looks like vLLM")
     sim.add_arguments(engine)
     engine.set_defaults(run=sim.run)
+
+    from loadtests.replay import cli as replay
+
+    replays = commands.add_parser("replay", help="compare policies on a trace, in virtual time")
+    replay.add_arguments(replays)
+    replays.set_defaults(run=replay.run)
     return parser
 
 
@@ -88,13 +94,13 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from gateway.app import serve
+    from gateway.process import serve
 
     return serve(settings_from(arguments))
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from gateway.app import check
+    from gateway.process import check
 
     check(load(arguments.config))
     print(f"{arguments.config}: ok")

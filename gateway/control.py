@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-from xxhash import xxh3_64_hexdigest
 
 from gateway.admin.views import (
     BackendView,
-    CandidateView,
-    DecisionView,
     Explanation,
     IndexView,
-    MatchView,
     PolicyView,
     PoolView,
     RequestView,
 )
-from gateway.config import BackendConfig, ConfigError, PolicyConfig, Settings
+from gateway.config import BackendConfig, ConfigError, PolicyConfig, Scheduling, Settings
+from gateway.explain import explain
 from gateway.fleet.backend import Backend, BackendPatch, Source
-from gateway.http.dialects.registry import dialect_for
-from gateway.http.errors import RequestError
-from gateway.http.headers import read_request
-from gateway.types import HASH_BYTES
-from policies.base import Candidate
+from gateway.telemetry.digest import digest
 from policies.registry import build, find, names
 
 if TYPE_CHECKING:
@@ -80,61 +72,20 @@ class GatewayControl:
         return PolicyConfig(name=policy.name, params=msgspec.structs.asdict(policy.params))
 
     def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
-        self._gateway.pools.policy = build(policy.name, policy.params)
+        gateway = self._gateway
+        gateway.pools.policy = gateway.recorded(build(policy.name, policy.params))
         return self.policy()
+
+    def scheduling(self) -> Scheduling:
+        return self._gateway.pools.scheduling
+
+    def set_scheduling(self, scheduling: Scheduling) -> None:
+        self._gateway.pools.scheduling = scheduling
 
     def explain(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Explanation:
-        gateway = self._gateway
-        pairs = [(b"content-type", b"application/json")] + [
-            (name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace"))
-            for name, value in headers.items()
-        ]
-        dialect = dialect_for(method, path)
-        refusal = None
-        candidates: Sequence[Candidate] = ()
-        decision = None
-        try:
-            prompt, request = gateway.proxy.understand(dialect, read_request(pairs), body)
-        except RequestError as error:
-            raise ConfigError(f"body: {error}", field=error.param) from None
-        try:
-            candidates = gateway.proxy.pool(prompt.model).candidates(request)
-        except RequestError as error:
-            refusal = str(error)
-        # A copy: policies take note of what they decide, and this decides nothing.
-        policy = copy.deepcopy(gateway.pools.policy)
-        terms = policy.explain(request, candidates) if candidates else []
-        if candidates:
-            decision = policy.choose(request, candidates)
-        elif refusal is None:
-            refusal = "Every backend of this model is at its limit: the request would wait."
-        scores = decision.scores if decision is not None else ()
-        return Explanation(
-            dialect=dialect.name,
-            model=prompt.model,
-            namespace=xxh3_64_hexdigest(
-                gateway.generations.namespace(prompt.model, prompt.namespace)
-            ),
-            key_bytes=len(prompt.key),
-            blocks=len(request.chain) // HASH_BYTES,
-            prompt_tokens=request.prompt_tokens,
-            work_class=request.work_class,
-            match=MatchView(blocks=dict(request.match.blocks), tokens=dict(request.match.tokens)),
-            candidates=[
-                CandidateView(
-                    backend=candidate.id,
-                    score=scores[at] if scores else None,
-                    terms=terms[at] if terms else {},
-                )
-                for at, candidate in enumerate(candidates)
-            ],
-            decision=None
-            if decision is None
-            else DecisionView(backend=decision.backend, reason=decision.reason),
-            refusal=refusal,
-        )
+        return explain(self._gateway, method, path, headers, body)
 
     def index_stats(self) -> IndexView:
         gateway = self._gateway
@@ -159,7 +110,8 @@ class GatewayControl:
         return self.index_stats()
 
     def queues(self) -> list[PoolView]:
-        return [PoolView.of(pool.snapshot()) for pool in self._gateway.pools]
+        now = self._gateway.clock()
+        return [PoolView.of(pool, now) for pool in self._gateway.pools]
 
     def requests(self) -> list[RequestView]:
         now = self._gateway.clock()
@@ -172,6 +124,8 @@ class GatewayControl:
                 phase=context.phase,
                 age=now - record.arrived,
                 work_class=record.work_class,
+                priority=record.priority,
+                tenant=digest(record.tenant),
                 prompt_tokens=record.prompt_tokens,
                 backend=record.backend or None,
                 reason=record.reason,

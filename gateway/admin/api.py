@@ -61,7 +61,7 @@ def _route(path: str, methods: Mapping[str, Operation]) -> Route:
 
 
 async def _body(request: Request, operation: Operation) -> Any:
-    """The body, converted and checked.
+    """The body, checked, and converted unless it is a part of something.
 
     Raises:
         ConfigError: it is not JSON, or not what the operation takes.
@@ -77,4 +77,5 @@ async def _body(request: Request, operation: Operation) -> Any:
         data = msgspec.json.decode(parts)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"body: not valid JSON: {error}") from None
-    return convert(data, operation.body, "body")
+    body = convert(data, operation.body, "body")
+    return data if operation.partial else body

@@ -13,7 +13,7 @@ from gateway.admin.views import (
     PoolView,
     RequestView,
 )
-from gateway.config import BackendConfig, PolicyConfig, Settings
+from gateway.config import BackendConfig, PolicyConfig, Scheduling, Settings
 from gateway.fleet.backend import BackendPatch
 
 
@@ -46,6 +46,12 @@ class Control(Protocol):
 
     def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
         """Have another policy decide, from the next release on."""
+
+    def scheduling(self) -> Scheduling:
+        """The limits, shares and targets that hold now."""
+
+    def set_scheduling(self, scheduling: Scheduling) -> None:
+        """Have others hold from now on, also for what waits."""
 
     def explain(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes

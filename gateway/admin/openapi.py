@@ -36,6 +36,7 @@ class Operation:
         answers: by status, the type of the body, None where there is none.
         body: type of the request's body, None where it takes none.
         body_optional: an absent body means an empty object.
+        partial: the body is a part of its type; it is checked, and handed over as it came.
         backend: takes a backend's id, which may be unknown.
     """
 
@@ -47,6 +48,7 @@ class Operation:
     answers: Mapping[int, Any] = field(default_factory=dict)
     body: Any = None
     body_optional: bool = False
+    partial: bool = False
     backend: bool = False
 
     @property

@@ -20,7 +20,7 @@ from gateway.admin.views import (
     PoolView,
     RequestView,
 )
-from gateway.config import BackendConfig, PolicyConfig, Settings
+from gateway.config import BackendConfig, PolicyConfig, Scheduling, Settings, changed
 from gateway.fleet.backend import BackendPatch
 
 MOUNT = "/admin"
@@ -124,6 +124,25 @@ class AdminApi:
                 body=PolicyConfig,
             ),
             Operation(
+                "GET",
+                "/v1/scheduling",
+                "getScheduling",
+                "The limits, shares and targets that hold now.",
+                self.get_scheduling,
+                {200: Scheduling},
+            ),
+            Operation(
+                "PATCH",
+                "/v1/scheduling",
+                "patchScheduling",
+                "Change some of them, for all models and from now on. What is left out stays; null "
+                "is a value.",
+                self.patch_scheduling,
+                {200: Scheduling},
+                body=Scheduling,
+                partial=True,
+            ),
+            Operation(
                 "POST",
                 "/v1/explain",
                 "explain",
@@ -217,6 +236,14 @@ class AdminApi:
 
     def set_policy(self, path: Mapping[str, str], body: PolicyConfig) -> tuple[int, Any]:
         return 200, self._control.set_policy(body)
+
+    def get_scheduling(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.scheduling()
+
+    def patch_scheduling(self, path: Mapping[str, str], body: Any) -> tuple[int, Any]:
+        scheduling = changed(self._control.scheduling(), body)
+        self._control.set_scheduling(scheduling)
+        return 200, scheduling
 
     def explain(self, path: Mapping[str, str], body: ExplainRequest) -> tuple[int, Any]:
         sent = b"" if body.body is None else msgspec.json.encode(body.body)

@@ -14,8 +14,8 @@ from gateway.config import Section
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.prefix.index import IndexStats
 from gateway.scheduling.load import BackendLoad
-from gateway.scheduling.pool import PoolSnapshot
-from gateway.types import EngineKind, Reason, Role, WorkClass
+from gateway.scheduling.pool import Pool
+from gateway.types import EngineKind, Priority, Reason, Role, WorkClass
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,8 @@ class LoadView(View, frozen=True):
     in_flight: int
     decoding: int
     pending_tokens: int
+    pending_seconds: float
+    """The same as time, less what should be done of it by now."""
     context_tokens: int
     prefill_rate: float
     step_seconds: float
@@ -100,6 +102,7 @@ class BackendView(View, frozen=True):
                 in_flight=load.in_flight,
                 decoding=load.decoding,
                 pending_tokens=load.pending_tokens,
+                pending_seconds=load.pending_seconds(now),
                 context_tokens=load.context_tokens,
                 prefill_rate=load.prefill_rate,
                 step_seconds=load.step_seconds,
@@ -128,9 +131,23 @@ class MatchView(View, frozen=True):
 
 
 class CandidateView(View, frozen=True):
-    """`score` and `terms` are the policy's; lower is better. Policies without scores give none."""
+    """A backend that the request could go to.
+
+    `score` and `terms` are the policy's; lower is better. Policies without scores give none, and
+    backends without room have none.
+    """
 
     backend: str
+    room: bool
+    """Whether the limits of the request's class and length let it go there."""
+    open: bool
+    """Whether the gate is: so little prefill is pending there that requests are sent at once."""
+    held: int
+    """Requests of this model that wait here for it."""
+    queue_seconds: float
+    """Prefill that would go first: pending there, and held here."""
+    prefill_seconds: float
+    """The request's own there."""
     score: float | None
     terms: dict[str, float]
 
@@ -138,6 +155,10 @@ class CandidateView(View, frozen=True):
 class DecisionView(View, frozen=True):
     backend: str
     reason: Reason
+    why: str
+    """The same in words."""
+    waits: bool
+    """The gate is closed: it would be held here, and looked at again when it opens."""
 
 
 class Explanation(View, frozen=True):
@@ -154,7 +175,14 @@ class Explanation(View, frozen=True):
     blocks: int
     prompt_tokens: int
     """Estimated."""
+    output_tokens: int
+    """Expected."""
     work_class: WorkClass
+    priority: Priority
+    tenant: str | None
+    """Digest of whom it counts for."""
+    deadline: float | None
+    """Seconds from now to when its first token would be due; null when there is no telling."""
     match: MatchView
     candidates: list[CandidateView]
     decision: DecisionView | None
@@ -201,11 +229,24 @@ class QueueView(View, frozen=True):
     """The queue of one class in one pool. Counts are since the pool was made."""
 
     waiting: int
+    waiting_tokens: int
     oldest_wait: float
     granted: int
     cancelled: int
     refused: dict[str, int]
     """By reason."""
+
+
+class LineView(View, frozen=True):
+    """What waits for one backend."""
+
+    waiting: int
+    held_seconds: float
+    """Prefill of what waits here for it, for this model or others."""
+    pending_seconds: float
+    """Prefill that it has and has not done."""
+    open: bool
+    """Whether so little is pending that requests are sent at once."""
 
 
 class PoolView(View, frozen=True):
@@ -216,24 +257,44 @@ class PoolView(View, frozen=True):
 
     model: str
     role: Role
-    backends: list[str]
+    backends: dict[str, LineView]
+    """By id."""
+    unplaced: int
+    """Requests that no backend has room for."""
+    tenants: int
+    """How many have requests waiting."""
     queues: dict[WorkClass, QueueView]
 
     @classmethod
-    def of(cls, pool: PoolSnapshot) -> PoolView:
+    def of(cls, pool: Pool, now: float) -> PoolView:
+        """Args:
+        now: seconds, on the gateway's clock.
+        """
+        state = pool.snapshot()
         return cls(
-            model=pool.model,
-            role=pool.role,
-            backends=list(pool.backends),
+            model=state.model,
+            role=state.role,
+            backends={
+                load.id: LineView(
+                    waiting=state.backends[load.id],
+                    held_seconds=load.held_seconds(),
+                    pending_seconds=load.pending_seconds(now),
+                    open=pool.is_open(load),
+                )
+                for load in pool.backends
+            },
+            unplaced=state.unplaced,
+            tenants=state.tenants,
             queues={
                 work_class: QueueView(
                     waiting=queue.waiting,
+                    waiting_tokens=queue.waiting_tokens,
                     oldest_wait=queue.oldest_wait,
                     granted=queue.granted,
                     cancelled=queue.cancelled,
                     refused={str(reason): count for reason, count in queue.refused.items()},
                 )
-                for work_class, queue in pool.queues.items()
+                for work_class, queue in state.queues.items()
             },
         )
 
@@ -249,6 +310,9 @@ class RequestView(View, frozen=True):
     """Where it is: body, queue, connect or answer."""
     age: float
     work_class: WorkClass | None
+    priority: Priority
+    tenant: str | None
+    """Digest of whom it counts for."""
     prompt_tokens: int
     backend: str | None
     reason: Reason | None

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.http.client import Client, Scope
 from gateway.http.dialects.base import Dialect
+from gateway.http.facts import Facts
 from gateway.http.headers import RequestHeaders
 from gateway.http.relay import Relay
 from gateway.prefix.holder import Booking
@@ -24,6 +25,7 @@ class RequestContext(msgspec.Struct):
         scope, client, dialect, record: from the start.
         phase: where the request is now: body, queue, connect, answer; for people and metrics.
         headers, body: ingress.
+        facts: what the request says of itself.
         request: what routing looks at: sizes, class, the prompt's blocks and who holds them.
         lease: admission.
         booking: what the index was told in advance; None without a prompt key.
@@ -38,6 +40,7 @@ class RequestContext(msgspec.Struct):
     phase: str = "body"
     headers: RequestHeaders | None = None
     body: bytes = b""
+    facts: Facts | None = None
     request: RouteRequest | None = None
     lease: Lease | None = None
     booking: Booking | None = None

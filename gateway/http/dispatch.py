@@ -10,7 +10,9 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
+from gateway.http.engine_priority import with_priority
 from gateway.http.headers import Headers
+from gateway.http.learning import Learning
 from gateway.http.relay import Relay
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
@@ -32,6 +34,7 @@ class Dispatcher:
         fleet: Fleet,
         upstreams: Mapping[str, Upstream],
         index: PrefixIndex,
+        learning: Learning,
         metrics: Metrics,
         clock: Clock,
         response_headers: bool,
@@ -39,6 +42,7 @@ class Dispatcher:
         self._fleet = fleet
         self._upstreams = upstreams
         self._index = index
+        self._learning = learning
         self._metrics = metrics
         self._clock = clock
         self._response_headers = response_headers
@@ -73,8 +77,11 @@ class Dispatcher:
             # Through the context: the relay holds this function, which must not hold the relay.
             current = context.relay
             if current is not None and current.scanner is not None:
+                lease.progress = current.scanner.count
                 lease.first_token()
+                self._learning.first_token(lease)
 
+        self._learning.dispatched(lease, streamed=context.record.stream)
         relay = context.relay = Relay(
             context.client,
             context.dialect,
@@ -101,7 +108,6 @@ class Dispatcher:
 
     async def _exchange(self, context: RequestContext, relay: Relay, backend: Backend) -> None:
         upstream = self._upstreams[backend.id]
-        head = _request_head(context, backend)
         head_only = context.scope["method"] == "HEAD"
         connection = upstream.idle()
         while True:
@@ -112,7 +118,10 @@ class Dispatcher:
                 raise ClientGone
             context.phase = "answer"
             relay.carry(connection)
-            connection.send(head, context.body, relay, head_only=head_only)
+            body = with_priority(context, backend)
+            head = _request_head(context, backend, body)
+            connection.send(head, body, relay, head_only=head_only)
+            del body  # it is large, and the answer may last for minutes
             try:
                 await relay.done
                 return
@@ -165,8 +174,8 @@ def _keep(upstream: Upstream, dialled: asyncio.Future[Connection]) -> None:
         upstream.park(dialled.result())
 
 
-def _request_head(context: RequestContext, backend: Backend) -> bytes:
-    scope, headers, body = context.scope, context.headers, context.body
+def _request_head(context: RequestContext, backend: Backend, body: bytes) -> bytes:
+    scope, headers = context.scope, context.headers
     assert headers is not None
     query = scope["query_string"]
     target = backend.address.base_path.encode() + scope["raw_path"]

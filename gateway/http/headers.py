@@ -1,7 +1,8 @@
 """Which headers cross the gateway, in both directions.
 
 End-to-end headers do, in their order and with their values untouched. Hop-by-hop headers (RFC
-9110, 7.6.1) and those that `Connection` names do not, nor do the ones the gateway sets itself.
+9110, 7.6.1) and those that `Connection` names do not, nor do the ones the gateway sets itself, nor
+those that are meant for it: `x-prefixgate-*` in a request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,20 @@ HOP_BY_HOP = frozenset(
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
-_READ = frozenset({b"content-type", b"accept-encoding", b"x-session-id"})
+OURS = b"x-prefixgate-"
+_X = OURS[0]
+_READ = {
+    b"content-type": "content_type",
+    b"accept-encoding": "accept_encoding",
+    b"x-session-id": "session",
+    b"authorization": "credential",
+    b"x-api-key": "credential",
+}
+_READ_OURS = {
+    b"x-prefixgate-priority": "priority",
+    b"x-prefixgate-ttft-ms": "ttft_ms",
+    b"x-prefixgate-max-wait-ms": "max_wait_ms",
+}
 
 
 class RequestHeaders(msgspec.Struct):
@@ -34,7 +48,10 @@ class RequestHeaders(msgspec.Struct):
 
     Attributes:
         forward: the lines for the backend, each ending in CRLF, joined.
-        content_type, accept_encoding, session, request_id: values, b"" when absent.
+        credential: what the client shows to prove who it is.
+        tenant: of the header that names the tenant, where there is one.
+        priority, ttft_ms, max_wait_ms: what it asks of the gateway's queue.
+        All but `forward` are values, b"" when absent.
     """
 
     forward: bytes
@@ -42,11 +59,17 @@ class RequestHeaders(msgspec.Struct):
     accept_encoding: bytes = b""
     session: bytes = b""
     request_id: bytes = b""
+    credential: bytes = b""
+    tenant: bytes = b""
+    priority: bytes = b""
+    ttft_ms: bytes = b""
+    max_wait_ms: bytes = b""
 
 
-def read_request(headers: Headers) -> RequestHeaders:
+def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders:
     """Args:
     headers: as ASGI gives them, names in lower case.
+    tenant_header: the one whose value is the tenant's name; b"" for none.
     """
     lines: list[bytes] = []
     read = RequestHeaders(b"")
@@ -60,12 +83,11 @@ def read_request(headers: Headers) -> RequestHeaders:
                 read.request_id = value
             continue
         if name in _READ:
-            if name == b"content-type":
-                read.content_type = value
-            elif name == b"accept-encoding":
-                read.accept_encoding = value
-            else:
-                read.session = value
+            setattr(read, _READ[name], value)
+        elif name[0] == _X and name.startswith(OURS):
+            if name in _READ_OURS:
+                setattr(read, _READ_OURS[name], value)
+            continue
         lines += (name, b": ", value, b"\r\n")
     if named:
         lines = [
@@ -74,6 +96,8 @@ def read_request(headers: Headers) -> RequestHeaders:
             if lines[at] not in named
             for part in lines[at : at + 4]
         ]
+    if tenant_header:
+        read.tenant = next((value for name, value in headers if name == tenant_header), b"")
     read.forward = b"".join(lines)
     return read
 

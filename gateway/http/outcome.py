@@ -13,8 +13,8 @@ def note_answer(relay: Relay, record: RequestRecord) -> None:
     usage = relay.usage
     if relay.status:
         record.status = relay.status
+    record.output_tokens = relay.output_tokens
     if scanner is not None:
-        record.output_tokens = scanner.tokens
         usage = scanner.usage
         if relay.first_at is not None:
             record.ttft = relay.first_at - record.arrived
@@ -23,8 +23,6 @@ def note_answer(relay: Relay, record: RequestRecord) -> None:
     if usage is not None:
         record.reported_prompt_tokens = usage.prompt_tokens
         record.reported_cached_tokens = usage.cached_tokens
-        if usage.output_tokens is not None:
-            record.output_tokens = usage.output_tokens
     if record.outcome is None:
         record.outcome = outcome_of(relay)
 

@@ -129,6 +129,14 @@ class Relay:
         self.scanner: StreamScanner | None = None
         self.usage: Usage | None = None
 
+    @property
+    def output_tokens(self) -> int:
+        """Generated so far, as far as the answer tells."""
+        if self.scanner is not None:
+            return self.scanner.tokens
+        usage = self.usage
+        return usage.output_tokens or 0 if usage is not None else 0
+
     def carry(self, carrier: Carrier) -> None:
         """The answer will come through `carrier`."""
         self._carrier = carrier

@@ -45,7 +45,8 @@ class RetryBudget:
 
     def earn(self) -> None:
         """A request has come in."""
-        self._left = min(self.BURST, self._left + self._share)
+        if self._left < self.BURST:
+            self._left = min(self.BURST, self._left + self._share)
 
     def spend(self) -> bool:
         """Whether one more retry is within the budget; it is then taken from it."""

@@ -148,6 +148,10 @@ class StreamScanner:
                 self._on_usage(event)
         return self._usage
 
+    def count(self) -> int:
+        """Events with content so far: about as many as tokens."""
+        return self.content_events
+
     @property
     def tokens(self) -> int:
         """Tokens generated: as reported, else the number of events with content."""

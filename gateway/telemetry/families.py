@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.telemetry.histogram import Histogram
-from gateway.telemetry.metrics import UNNAMED, ClassSeries, Metrics, ModelSeries
-from gateway.telemetry.sources import IndexView, PoolView, Sources
+from gateway.telemetry.metrics import OTHER, UNNAMED, ClassSeries, Metrics, ModelSeries
+from gateway.telemetry.sources import IndexView, PoolState, PoolView, Sources
 from gateway.types import WorkClass
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -79,6 +79,33 @@ def _refusals(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
         yield (work_class.value, str(reason)), count
 
 
+def _queue_waits(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for work_class, series in scrape.metrics.classes.items():
+        for priority, histogram in series.queue_wait.items():
+            yield (work_class.value, priority.value), histogram
+
+
+def _held(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    held: dict[str, int] = {}
+    for pool in scrape.sources.pools:
+        for backend, waiting in pool.snapshot().backends.items():
+            held[backend] = held.get(backend, 0) + waiting
+    for backend, waiting in held.items():
+        yield (backend,), waiting
+
+
+def _estimate_errors(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for estimate, errors in scrape.sources.errors().items():
+        yield (str(estimate), "over"), 0.5 * (errors.absolute + errors.signed)
+        yield (str(estimate), "under"), 0.5 * (errors.absolute - errors.signed)
+
+
+def _bytes_per_token(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for model in scrape.metrics.models:
+        if model not in (OTHER, UNNAMED):
+            yield (model,), scrape.sources.bytes_per_token(model)
+
+
 def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
     """A counter of tokens by model."""
 
@@ -108,6 +135,16 @@ def _queue(name: str, help: str, value: Callable[[PoolView, WorkClass], float]) 
                 yield (pool.model or UNNAMED, work_class.value), value(pool, work_class)
 
     return Family(name, "gauge", ("model", "class"), help, read)
+
+
+def _pool(name: str, help: str, value: Callable[[PoolState], int]) -> Family:
+    """A gauge of each pool."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for pool in scrape.sources.pools:
+            yield (pool.model or UNNAMED,), value(pool.snapshot())
+
+    return Family(name, "gauge", ("model",), help, read)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -148,6 +185,13 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((reason.value,), count) for reason, count in scrape.metrics.decisions.items()
         ),
+    ),
+    Family(
+        "prefixgate_spills_total",
+        "counter",
+        ("cause",),
+        "Routed requests that went elsewhere than where most of them is cached, by why.",
+        lambda scrape: (((cause,), count) for cause, count in scrape.metrics.spills.items()),
     ),
     Family(
         "prefixgate_unkeyed_requests_total",
@@ -224,10 +268,12 @@ FAMILIES: tuple[Family, ...] = (
         "Mean time per output token after the first, of a stream.",
         lambda series: series.tpot,
     ),
-    _latency(
+    Family(
         "prefixgate_queue_wait_seconds",
+        "histogram",
+        ("class", "priority"),
         "How long routed requests waited for their lease.",
-        lambda series: series.queue_wait,
+        _queue_waits,
     ),
     _latency(
         "prefixgate_request_seconds",
@@ -251,6 +297,41 @@ FAMILIES: tuple[Family, ...] = (
         "prefixgate_queue_oldest_wait_seconds",
         "How long the request at the head of the queue has waited.",
         lambda pool, work_class: pool.oldest_wait(work_class),
+    ),
+    Family(
+        "prefixgate_queue_held",
+        "gauge",
+        ("backend",),
+        "Requests that wait in the gateway for one backend to be ready for them.",
+        _held,
+    ),
+    _pool(
+        "prefixgate_queue_unplaced",
+        "Requests that wait because no backend has room for them.",
+        lambda state: state.unplaced,
+    ),
+    _pool(
+        "prefixgate_queue_tenants",
+        "Tenants that have requests waiting.",
+        lambda state: state.tenants,
+    ),
+    Family(
+        "prefixgate_gate_closed",
+        "gauge",
+        ("backend",),
+        "1 while so much prefill is pending at the backend that requests for it are held.",
+        lambda scrape: (
+            ((backend,), int(gate.closed)) for backend, gate in scrape.sources.gates().items()
+        ),
+    ),
+    Family(
+        "prefixgate_pending_prefill_seconds",
+        "gauge",
+        ("backend",),
+        "Prefill that was sent to the backend and should not be done yet.",
+        lambda scrape: (
+            ((backend,), gate.pending_seconds) for backend, gate in scrape.sources.gates().items()
+        ),
     ),
     # backends
     Family(
@@ -340,6 +421,54 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "Prefixes booked for requests that no backend has accepted yet.",
         lambda scrape: [((), scrape.index.bookings)],
+    ),
+    Family(
+        "prefixgate_index_capacity_tokens",
+        "gauge",
+        ("backend",),
+        "Prompt tokens that the backend is believed to have room for.",
+        lambda scrape: (
+            ((backend,), holding.capacity_tokens)
+            for backend, holding in scrape.index.backends.items()
+        ),
+    ),
+    # estimates
+    Family(
+        "prefixgate_estimates_total",
+        "counter",
+        ("estimate",),
+        "Predictions that were put to the test.",
+        lambda scrape: (
+            ((str(estimate),), errors.count) for estimate, errors in scrape.sources.errors().items()
+        ),
+    ),
+    Family(
+        "prefixgate_estimate_errors_total",
+        "counter",
+        ("estimate", "direction"),
+        "Their relative errors, added up, by sign.",
+        _estimate_errors,
+    ),
+    Family(
+        "prefixgate_bytes_per_token",
+        "gauge",
+        ("model",),
+        "Key bytes of a prompt token, as learnt.",
+        _bytes_per_token,
+    ),
+    Family(
+        "prefixgate_prefill_tokens_per_second",
+        "gauge",
+        ("backend",),
+        "Uncached prompt tokens that the backend prefills alone, as learnt.",
+        lambda scrape: (((load.id,), load.prefill_rate) for load in scrape.sources.loads),
+    ),
+    Family(
+        "prefixgate_decode_step_seconds",
+        "gauge",
+        ("backend",),
+        "A decode step of a single short stream, as learnt.",
+        lambda scrape: (((load.id,), load.step_seconds) for load in scrape.sources.loads),
     ),
     # the process
     Family(

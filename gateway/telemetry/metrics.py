@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gateway.telemetry.histogram import Histogram
 from gateway.telemetry.record import RequestRecord
-from gateway.types import Outcome, Reason, WorkClass
+from gateway.types import Outcome, Priority, Reason, WorkClass
 
 OTHER = "other"
 """Label of what is not known here: models that nobody serves, backends that were removed."""
@@ -84,28 +84,26 @@ class BackendSeries:
         errors: failed exchanges, by kind.
         ejected: it is taken out for failing.
         ejections: how often it was.
-        tells_cached: dialects in which it has ever reported cached tokens.
     """
 
-    __slots__ = ("ejected", "ejections", "errors", "routed", "tells_cached")
+    __slots__ = ("ejected", "ejections", "errors", "routed")
 
     def __init__(self) -> None:
         self.routed = dict.fromkeys(WorkClass, 0)
         self.errors: dict[str, int] = {}
         self.ejected = False
         self.ejections = 0
-        self.tells_cached: set[str] = set()
 
 
 class ClassSeries:
-    """The latencies of one class, in seconds."""
+    """The latencies of one class, in seconds; waits also by priority."""
 
     __slots__ = ("queue_wait", "request", "tpot", "ttft")
 
     def __init__(self) -> None:
         self.ttft = Histogram(TTFT_BOUNDS)
         self.tpot = Histogram(TPOT_BOUNDS)
-        self.queue_wait = Histogram(QUEUE_BOUNDS)
+        self.queue_wait = {priority: Histogram(QUEUE_BOUNDS) for priority in Priority}
         self.request = Histogram(REQUEST_BOUNDS)
 
 
@@ -120,6 +118,7 @@ class Metrics:
 
     Attributes:
         decisions: routed requests by the decision's reason.
+        spills: of these, those with the reason `spill`, by cause.
         unkeyed: routed requests without a prompt key, by dialect.
         refusals: requests that admission refused, by class and reason.
         disconnects: clients that left, by phase.
@@ -136,6 +135,7 @@ class Metrics:
         self.backends: dict[str, BackendSeries] = {}
         self.classes = {work_class: ClassSeries() for work_class in WorkClass}
         self.decisions = dict.fromkeys(Reason, 0)
+        self.spills: dict[str, int] = {}
         self.unkeyed: dict[str, int] = {}
         self.refusals: dict[tuple[WorkClass, str], int] = {}
         self.disconnects: dict[str, int] = {}
@@ -207,6 +207,8 @@ class Metrics:
             backend = self._backend(record.backend)
         self.decisions[reason] += 1
         backend.routed[work_class] += 1
+        if record.spill is not None:
+            _add(self.spills, record.spill)
         if not record.keyed:
             _add(self.unkeyed, record.dialect)
         model.prompt_tokens += record.prompt_tokens
@@ -214,27 +216,19 @@ class Metrics:
         model.uncached_tokens += record.uncached_tokens
         model.output_tokens += record.output_tokens
         series = self.classes[work_class]
-        series.queue_wait.observe(record.queue_seconds)
+        series.queue_wait[record.priority].observe(record.queue_seconds)
         series.request.observe(record.duration)
         if record.ttft is not None:
             series.ttft.observe(record.ttft)
             if record.tpot is not None:
                 series.tpot.observe(record.tpot)
         if record.reported_prompt_tokens is not None:
-            self._reported(record, record.reported_prompt_tokens, model, backend)
+            self._reported(record, record.reported_prompt_tokens, model)
 
-    def _reported(
-        self, record: RequestRecord, prompt: int, model: ModelSeries, backend: BackendSeries
-    ) -> None:
+    def _reported(self, record: RequestRecord, prompt: int, model: ModelSeries) -> None:
         model.reported_prompt_tokens += prompt
         cached = record.reported_cached_tokens
-        if cached is not None:
-            backend.tells_cached.add(record.dialect)
-        elif record.dialect in backend.tells_cached:
-            # Some engines leave the count out when it is 0. To leave those answers out here would
-            # hide the very requests whose prediction was most wrong.
-            cached = 0
-        else:
+        if cached is None:
             return
         model.reported_cached_tokens += cached
         model.cache_reported_prompt_tokens += prompt

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.types import Outcome, Reason, WorkClass
+from gateway.types import Chain, Outcome, Priority, Reason, WorkClass
 
 
 class RequestRecord(msgspec.Struct):
     """Filled while the request passes through; complete, and not changed again, once it has ended.
 
-    No part of a prompt, an answer or a credential ever stands in here.
+    No part of a prompt, an answer or a credential ever stands in here. Of tenant and session only
+    digests are shown.
 
     Attributes:
         id: unique across replicas and restarts.
@@ -20,12 +21,20 @@ class RequestRecord(msgspec.Struct):
         model: as the client spelt it; "" when it named none.
         stream: the client asked for server-sent events.
         keyed: it had a prompt key to match by.
+        tenant: whom it counts for; "" when nobody in particular.
+        session: the client's session key; "" without one.
+        priority: how it ranked.
+        max_tokens: the client's cap on output tokens, None if it gave none.
+        chain: hashes of its prompt's blocks, where they are wanted in the log.
         work_class: None when it ended before it was classified.
         backend: id of the chosen backend; "" when it was never routed.
         reason: of the routing decision; None when it was never routed.
+        spill: why it went elsewhere although another backend held more of its prompt; None when
+            it did not.
         refusal: why admission refused it, None when it did not.
         outcome: how it ended.
         status: HTTP status, the engine's or the gateway's own; 0 when the client got none.
+        prompt_bytes: of all that is prefilled, as the prompt's key has it.
         prompt_tokens: estimate at the decision.
         matched_tokens: of those, expected to be cached at the chosen backend.
         uncached_tokens: the rest, which is to be prefilled.
@@ -34,7 +43,8 @@ class RequestRecord(msgspec.Struct):
         tpot: mean seconds per output token after the first; None without two of them.
         duration: seconds from arrival to the end.
         output_tokens: as the engine reports it, else as counted in the stream.
-        reported_prompt_tokens, reported_cached_tokens: as the engine reports them, else None.
+        reported_prompt_tokens, reported_cached_tokens: as the engine reports them, else None. One
+            that has told cached tokens before and leaves them out has said 0.
         disconnect_phase: where it was when the client left: body, queue, connect or answer; None
             when the client stayed.
     """
@@ -46,12 +56,19 @@ class RequestRecord(msgspec.Struct):
     model: str = ""
     stream: bool = False
     keyed: bool = False
+    tenant: str = ""
+    session: str = ""
+    priority: Priority = Priority.NORMAL
+    max_tokens: int | None = None
+    chain: Chain = b""
     work_class: WorkClass | None = None
     backend: str = ""
     reason: Reason | None = None
+    spill: str | None = None
     refusal: str | None = None
     outcome: Outcome | None = None
     status: int = 0
+    prompt_bytes: int = 0
     prompt_tokens: int = 0
     matched_tokens: float = 0.0
     uncached_tokens: int = 0

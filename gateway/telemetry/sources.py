@@ -31,7 +31,24 @@ class LoadView(Protocol):
 
     @property
     def id(self) -> str: ...
+    @property
+    def prefill_rate(self) -> float: ...
+    @property
+    def step_seconds(self) -> float: ...
     def of(self, work_class: WorkClass, /) -> ClassLoadView: ...
+
+
+class PoolState(Protocol):
+    """Who waits in a pool."""
+
+    @property
+    def backends(self) -> Mapping[str, int]:
+        """By id, how many for each."""
+
+    @property
+    def unplaced(self) -> int: ...
+    @property
+    def tenants(self) -> int: ...
 
 
 class PoolView(Protocol):
@@ -41,6 +58,15 @@ class PoolView(Protocol):
     def model(self) -> str: ...
     def depth(self, work_class: WorkClass, /) -> int: ...
     def oldest_wait(self, work_class: WorkClass, /) -> float: ...
+    def snapshot(self) -> PoolState: ...
+
+
+@dataclass(slots=True, frozen=True)
+class GateState:
+    """What is sent to a backend at once, and what is held for it."""
+
+    closed: bool
+    pending_seconds: float
 
 
 class HoldingView(Protocol):
@@ -48,6 +74,8 @@ class HoldingView(Protocol):
     def blocks(self) -> int: ...
     @property
     def tokens(self) -> float: ...
+    @property
+    def capacity_tokens(self) -> float: ...
 
 
 class IndexView(Protocol):
@@ -63,6 +91,20 @@ class IndexView(Protocol):
     def backends(self) -> Mapping[str, HoldingView]: ...
 
 
+class ErrorView(Protocol):
+    """Sums over predictions that were put to the test."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def signed(self) -> float:
+        """Of the relative errors."""
+
+    @property
+    def absolute(self) -> float:
+        """Of their sizes."""
+
+
 @dataclass(slots=True, frozen=True)
 class Sources:
     """Where the state of the other parts is read from, at each scrape anew.
@@ -71,6 +113,9 @@ class Sources:
         version: of the gateway.
         policy: name of the routing policy in use.
         backends, loads, pools: iterated over once for each metric that is read from them.
+        gates: by backend.
+        errors: by what was predicted.
+        bytes_per_token: of a model's prompts, as far as it is known.
         index: the prefix index in numbers.
     """
 
@@ -79,4 +124,7 @@ class Sources:
     backends: Iterable[BackendView]
     loads: Iterable[LoadView]
     pools: Iterable[PoolView]
+    gates: Callable[[], Mapping[str, GateState]]
+    errors: Callable[[], Mapping[str, ErrorView]]
+    bytes_per_token: Callable[[str], float]
     index: Callable[[], IndexView]

@@ -17,7 +17,14 @@ from gateway.admin.views import (
     PoolView,
     RequestView,
 )
-from gateway.config import Admin, BackendConfig, ConfigError, PolicyConfig, Settings
+from gateway.config import (
+    Admin,
+    BackendConfig,
+    ConfigError,
+    PolicyConfig,
+    Scheduling,
+    Settings,
+)
 from gateway.fleet.backend import BackendPatch, Source
 from gateway.fleet.facts import EngineFacts
 from gateway.fleet.fleet import Fleet
@@ -25,7 +32,7 @@ from gateway.prefix.blocks import BlockScale
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
-from gateway.types import EngineKind, Reason, Role, WorkClass
+from gateway.types import EngineKind, Priority, Reason, Role, WorkClass
 from policies.registry import build
 
 FACTS = EngineFacts(EngineKind.VLLM, "/health", ("m",), {"m": 4096}, 16_000, 16)
@@ -60,6 +67,7 @@ class FakeControl:
             backend = self.fleet.add(entry).backend
             self.fleet.probe_succeeded(backend, FACTS)
             self.index.add_backend(backend.id, 16_000.0)
+        self.pool.set_backends([self.load(self.first)])
 
     @property
     def first(self) -> str:
@@ -110,6 +118,12 @@ class FakeControl:
         self.decides = policy
         return policy
 
+    def scheduling(self) -> Scheduling:
+        return self.pool.scheduling
+
+    def set_scheduling(self, scheduling: Scheduling) -> None:
+        self.pool.scheduling = scheduling
+
     def explain(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Explanation:
@@ -123,10 +137,27 @@ class FakeControl:
             key_bytes=4096,
             blocks=20,
             prompt_tokens=1024,
+            output_tokens=300,
             work_class=WorkClass.DECODE,
+            priority=Priority.NORMAL,
+            tenant="0a1b",
+            deadline=2.0,
             match=MatchView(blocks={self.first: 4}, tokens={self.first: 100.5}),
-            candidates=[CandidateView(backend=self.first, score=0.25, terms={"wait": 0.25})],
-            decision=DecisionView(backend=self.first, reason=Reason.PREFIX),
+            candidates=[
+                CandidateView(
+                    backend=self.first,
+                    room=True,
+                    open=True,
+                    held=0,
+                    queue_seconds=0.125,
+                    prefill_seconds=0.125,
+                    score=0.25,
+                    terms={"wait": 0.25},
+                )
+            ],
+            decision=DecisionView(
+                backend=self.first, reason=Reason.PREFIX, why="it is warm", waits=False
+            ),
         )
 
     def index_stats(self) -> IndexView:
@@ -139,7 +170,7 @@ class FakeControl:
         return self.index_stats()
 
     def queues(self) -> list[PoolView]:
-        return [PoolView.of(self.pool.snapshot())]
+        return [PoolView.of(self.pool, NOW)]
 
     def requests(self) -> list[RequestView]:
         return [
@@ -151,6 +182,8 @@ class FakeControl:
                 phase="queue",
                 age=0.5,
                 work_class=None,
+                priority=Priority.NORMAL,
+                tenant=None,
                 prompt_tokens=10,
                 backend=None,
                 reason=None,

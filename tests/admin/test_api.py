@@ -8,9 +8,12 @@ import pytest
 
 from gateway.admin import api
 from gateway.admin.redaction import REDACTED
+from gateway.config import Scheduling
+from gateway.scheduling.ticket import Ticket
 from gateway.types import Role
+from policies.base import RouteRequest
 from tests.admin.client import Client
-from tests.admin.control import FakeControl
+from tests.admin.control import NOW, FakeControl
 
 
 @pytest.fixture
@@ -199,7 +202,12 @@ def test_explain(control: FakeControl, client: Client) -> None:
     assert (method, path, headers) == ("POST", "/v1/chat/completions", {"x-session": "1"})
     assert msgspec.json.decode(sent) == prompt
     found = answer.json()
-    assert found["decision"] == {"backend": control.first, "reason": "prefix"}
+    assert found["decision"] == {
+        "backend": control.first,
+        "reason": "prefix",
+        "why": "it is warm",
+        "waits": False,
+    }
     assert found["match"] == {"blocks": {control.first: 4}, "tokens": {control.first: 100.5}}
     assert "geheim" not in answer.text
 
@@ -239,6 +247,64 @@ def test_queues(client: Client) -> None:
     assert (pool["model"], pool["role"]) == ("m", "unified")
     assert set(pool["queues"]) == {"prefill", "decode"}
     assert pool["queues"]["decode"]["waiting"] == 0
+    [line] = pool["backends"].values()
+    assert line == {"waiting": 0, "held_seconds": 0.0, "pending_seconds": 0.0, "open": True}
+
+
+def test_queues_show_what_is_held_for_a_closed_gate(control: FakeControl, client: Client) -> None:
+    load = control.load(control.first)
+    for _ in range(2):
+        request = RouteRequest("m", prompt_tokens=20_000, now=NOW)
+        control.pool.submit(Ticket(request, lambda lease: None, lambda refusal: None))
+    [pool] = client.ask("GET", "/v1/queues").json()
+    assert pool["backends"][load.id] == {
+        "waiting": 1,
+        "held_seconds": pytest.approx(2.7, rel=0.05),
+        "pending_seconds": pytest.approx(2.7, rel=0.05),
+        "open": False,
+    }
+    assert pool["queues"]["decode"]["waiting"] == 1
+
+
+# scheduling
+
+
+def test_scheduling_is_shown_as_it_holds_now(control: FakeControl, client: Client) -> None:
+    found = client.ask("GET", "/v1/scheduling").json()
+    assert found == msgspec.json.decode(msgspec.json.encode(Scheduling()))
+
+
+def test_a_change_of_scheduling_leaves_the_rest(control: FakeControl, client: Client) -> None:
+    first = {"gate": None, "prefill": {"max_wait": 5.0}, "tenants": {"weights": {"a": 2.0}}}
+    second = {"prefill": {"max_waiting": 7}, "tenants": {"weights": {"b": 3.0}}}
+    for body in (first, second):
+        answer = client.ask("PATCH", "/v1/scheduling", json=body)
+        assert answer.status_code == 200
+    now = control.pool.scheduling
+    assert now.gate is None
+    assert (now.prefill.max_wait, now.prefill.max_waiting) == (5.0, 7)
+    assert now.prefill.max_requests == 64
+    # Weights are one setting, not one for each tenant: how else could one be taken back?
+    assert now.tenants.weights == {"b": 3.0}
+    assert answer.json() == msgspec.json.decode(msgspec.json.encode(now))
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"gait": 1}, None),
+        ({"gate": 0}, "gate"),
+        ({"prefill": {"max_wait": -1}}, "prefill.max_wait"),
+        ({"order": "arrival", "target": None}, "target"),
+        ({"ranges": [{"min_tokens": 0}]}, "ranges[0].min_tokens"),
+        ([], None),
+    ],
+)
+def test_a_wrong_change_of_scheduling_changes_nothing(
+    control: FakeControl, client: Client, body: object, param: str | None
+) -> None:
+    assert error(client.ask("PATCH", "/v1/scheduling", json=body), 400)["param"] == param
+    assert control.pool.scheduling == Scheduling()
 
 
 def test_requests(client: Client) -> None:

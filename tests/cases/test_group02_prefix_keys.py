@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.prefix.blocks import BlockScale
 from tests.conftest import StartBackend, StartGateway
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess
@@ -58,7 +59,8 @@ class Site:
 
     def matched_at(self, backend: FakeBackend, path: str, body: Any) -> int:
         """Key bytes of a request that are believed to be at that backend."""
-        return int(4 * self.gw.explain(path, body).tokens.get(self.gw.backend_id(backend.url), 0))
+        blocks = self.gw.explain(path, body).blocks.get(self.gw.backend_id(backend.url), 0)
+        return BlockScale().span(blocks)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -120,6 +121,10 @@ class RawClient:
     def events(self, count: int) -> Answer:
         """Read until so many whole events have come."""
         return self.answer(lambda answer: len(answer.stream.events) >= count)
+
+    def has_answer(self) -> bool:
+        """Whether anything has come that was not read yet."""
+        return bool(select.select([self._socket], [], [], 0.0)[0])
 
     def closed_by_peer(self) -> bool:
         """Wait for the peer to close the connection; False when bytes come instead."""

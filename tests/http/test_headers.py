@@ -47,6 +47,24 @@ def test_the_gateways_own_request_headers_replace_the_clients() -> None:
     assert (read.request_id, read.session) == (b"mine", b"s")
 
 
+def test_what_is_meant_for_the_gateway_is_read_and_stops_here() -> None:
+    read = read_request(
+        [
+            (b"x-prefixgate-priority", b"low"),
+            (b"x-prefixgate-ttft-ms", b"500"),
+            (b"x-prefixgate-max-wait-ms", b"100"),
+            (b"x-prefixgate-unknown", b"1"),
+            (b"x-prefix", b"kept"),
+            (b"x-api-key", b"k"),
+            (b"x-team", b"search"),
+        ],
+        b"x-team",
+    )
+    assert read.forward == b"x-prefix: kept\r\nx-api-key: k\r\nx-team: search\r\n"
+    assert (read.priority, read.ttft_ms, read.max_wait_ms) == (b"low", b"500", b"100")
+    assert (read.credential, read.tenant) == (b"k", b"search")
+
+
 def test_framing_of_an_answer_is_read_and_not_passed_on() -> None:
     read = read_response([(b"content-length", b"12"), (b"x-a", b"1")])
     assert (read.length, read.forward) == (12, [(b"x-a", b"1")])

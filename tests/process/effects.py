@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -31,17 +32,21 @@ class Site:
     backend: FakeBackend
     directory: Path
 
-    def short(self) -> RawClient:
+    def short(self, headers: dict[str, str] | None = None) -> RawClient:
         """A request of the decode class, sent."""
-        return self._sent(CHAT.stream())
+        return self._sent(CHAT.stream(), headers)
 
     def long(self) -> RawClient:
         """A request of the prefill class, sent; no two of them share a prefix."""
         return self._sent(CHAT.stream([text(f"{time.monotonic_ns()}", 12_000)]))
 
-    def _sent(self, body: Json) -> RawClient:
+    def huge(self) -> RawClient:
+        """The same, with so much prefill that the gate stays closed while a test lasts."""
+        return self._sent(CHAT.stream([text(f"{time.monotonic_ns()}", 400_000)]))
+
+    def _sent(self, body: Json, headers: dict[str, str] | None = None) -> RawClient:
         client = self.gw.client()
-        client.request(CHAT.path, body)
+        client.request(CHAT.path, body, headers=list((headers or {}).items()))
         return client
 
     def add_second(self) -> None:
@@ -49,8 +54,9 @@ class Site:
         self.gw.admin("POST", "/backends", {"url": self.backend.url + "/second"})
         self.gw.settles(lambda metrics: metrics.total("prefixgate_backend_up") == 2)
 
-    def explain(self, body: Json) -> Any:
-        return self.gw.admin("POST", "/explain", {"path": CHAT.path, "body": body})
+    def explain(self, body: Json, **headers: str) -> Any:
+        asked = {"path": CHAT.path, "body": body, "headers": headers}
+        return self.gw.admin("POST", "/explain", asked)
 
     def waits(self, count: int) -> None:
         self.gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == count)
@@ -173,9 +179,8 @@ def cost_terms(site: Site) -> dict[str, float]:
     return terms
 
 
-def has_no_price_but_of_streams(site: Site) -> None:
-    terms = cost_terms(site)
-    assert terms["price"] == pytest.approx(0.1 * terms["prefill"])
+def has_no_price(site: Site) -> None:
+    assert cost_terms(site)["price"] == 0
 
 
 def prices_streams(site: Site) -> None:
@@ -183,13 +188,12 @@ def prices_streams(site: Site) -> None:
     assert terms["price"] > 50 * terms["prefill"]
 
 
+def prices_spoilt_streams(site: Site) -> None:
+    assert cost_terms(site)["streams"] > 20
+
+
 def ignores_decode(site: Site) -> None:
     assert cost_terms(site)["decode"] == 0
-
-
-def takes_long_prompts_for_linear(site: Site) -> None:
-    terms = cost_terms(site)
-    assert terms["prefill"] == pytest.approx(15_000 / 10_000, rel=0.01)
 
 
 # scheduling
@@ -197,6 +201,138 @@ def takes_long_prompts_for_linear(site: Site) -> None:
 
 def is_prefill_work(site: Site) -> None:
     assert site.explain(CHAT.body([text("class", 200)]))["work_class"] == "prefill"
+
+
+def sends_everything_on(site: Site) -> None:
+    """So much prefill is pending that the next one would be held."""
+    site.backend.behave(ttft=30.0)
+    running = [site.huge(), site.short()]
+    site.backend.wait_requests(2)
+    for client in running:
+        client.close()
+
+
+def stalls_streams(site: Site) -> None:
+    """Much prefill comes beside a stream that would miss its pace by it."""
+    site.backend.behave(itl=0.05, n_tokens=1000)
+    clients = [site.short()]
+    clients[0].events(8)
+    clients.append(site.huge())
+    site.backend.wait_requests(2, timeout=5.0)
+    for client in clients:
+        client.close()
+
+
+def is_due_in(seconds: float, prompt: str) -> Check:
+    def check(site: Site) -> None:
+        due = site.explain(CHAT.body([prompt]))["deadline"]
+        assert due == pytest.approx(seconds, rel=0.01)
+
+    return check
+
+
+def refuses_what_would_be_late(site: Site) -> None:
+    backend = site.backend
+    backend.next(ttft=1.0)
+    # Two have waited for a second, so that it is known how long that takes.
+    clients = [site.huge()]
+    backend.wait_requests(1)
+    clients += [site.short(), site.short()]
+    site.waits(2)
+    for client in clients:
+        client.answer()
+    backend.behave(ttft=30.0)
+    clients.append(site.huge())
+    backend.wait_requests(4)
+    clients.append(site.short())
+    site.waits(1)
+    clients.append(site.short(due(100)))
+    answer = clients[-1].answer()
+    assert (answer.status, answer.json["error"]["code"]) == (429, "overload")
+    for client in clients:
+        client.close()
+
+
+Headers = dict[str, str]
+
+
+def released(site: Site, *headers: Headers) -> list[int]:
+    """One request runs, others with these headers wait, one after the other; then it ends.
+
+    Returns:
+        The order in which the backend gets the others, one at a time.
+    """
+    backend = site.backend
+    before = len(backend.requests)
+    backend.next(ttft=0.3)
+    # Their service is to count: as many tokens as are expected of them.
+    backend.behave(n_tokens=300)
+    clients = [site.short({"x-prefixgate-priority": "high"})]
+    backend.wait_requests(before + 1)
+    for number, each in enumerate(headers):
+        clients.append(site.short(each | {"x-place": str(number)}))
+        site.waits(number + 1)
+    arrived = backend.wait_requests(before + 1 + len(headers))[before + 1 :]
+    for client in clients:
+        assert client.answer().status == 200
+        client.close()
+    return [int(request.header(b"x-place") or b"") for request in arrived]
+
+
+def goes(order: list[int], *headers: Headers) -> Check:
+    """Those that wait go in this order."""
+
+    def check(site: Site) -> None:
+        assert released(site, *headers) == order
+
+    return check
+
+
+def priority(name: str) -> Headers:
+    return {"x-prefixgate-priority": name}
+
+
+def due(milliseconds: int) -> Headers:
+    return {"x-prefixgate-ttft-ms": str(milliseconds)}
+
+
+def tenant(name: str) -> Headers:
+    return {"x-team": name}
+
+
+def forgets_tenants(site: Site) -> None:
+    """What was served to one while the other waited is forgotten once a third has come."""
+    assert released(site, tenant("a"), tenant("b")) == [0, 1]
+    assert released(site, tenant("b") | due(60_000), tenant("a") | due(30_000)) == [1, 0]
+
+
+def tells_tenants_apart(site: Site) -> None:
+    body = CHAT.body(["hello"])
+    teams = {site.explain(body, **{"x-team": team})["tenant"] for team in ("a", "b")}
+    assert len(teams - {None}) == 2
+
+
+def refuses_a_second_waiter(send: Callable[[Site], RawClient]) -> Check:
+    def check(site: Site) -> None:
+        site.backend.behave(ttft=30.0)
+        clients = [send(site)]
+        site.backend.wait_requests(1)
+        clients.append(send(site))
+        site.waits(1)
+        clients.append(send(site))
+        answer = clients[-1].answer()
+        assert (answer.status, answer.json["error"]["code"]) == (429, "queue_full")
+        for client in clients:
+            client.close()
+
+    return check
+
+
+def passes_priorities_on(site: Site) -> None:
+    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]), x_prefixgate_priority="high")
+    assert answer.status_code == 200
+    [request] = site.backend.requests
+    assert request.json == {"priority": -1, **CHAT.body(["hello"])}
 
 
 def prefill_goes_first(site: Site) -> None:
@@ -358,3 +494,23 @@ def writes_lines(site: Site) -> None:
     site.gw.stop()
     [line] = (site.directory / "access.jsonl").read_text().splitlines()
     assert json.loads(line)["status"] == 200
+
+
+def writes_chains(site: Site) -> None:
+    site.gw.post(CHAT.path, CHAT.body([text("chain", 1000)]))
+    site.gw.stop()
+    [line] = (site.directory / "access.jsonl").read_text().splitlines()
+    chain = base64.b64decode(json.loads(line)["chain"])
+    assert len(chain) >= 8 * 7
+    assert len(chain) % 8 == 0
+
+
+def writes_decisions(site: Site) -> None:
+    site.gw.post(CHAT.path, CHAT.body(["hello"]))
+    site.gw.stop()
+    [line] = map(json.loads, (site.directory / "decisions.jsonl").read_text().splitlines())
+    assert line["reason"] == "only"
+    [candidate] = line["candidates"]
+    assert candidate["backend"] == line["backend"]
+    assert candidate["open"] is True
+    assert candidate["terms"]["total"] == pytest.approx(candidate["score"])

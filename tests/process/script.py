@@ -126,6 +126,7 @@ class Script:
         self.engines_fail()
         self.time_runs_out()
         self.queues_fill()
+        self.the_gate_closes()
         self.clients_leave()
         self.backends_go()
         self.scrape()
@@ -245,6 +246,17 @@ class Script:
         self.ask("rejected", 503, stream("solo"))
         self.leaves("answer", *running)
         self.solo.behave()
+
+    def the_gate_closes(self) -> None:
+        count = len(self.solo.requests)
+        self.solo.next(hang=True)
+        running = self.open(stream("solo", text("much prefill", 90_000)))
+        self.solo.wait_requests(count + 1)
+        held = self.open(stream("solo"))
+        self.gw.settles(lambda metrics: metrics.total("prefixgate_queue_held") == 1)
+        assert self.scrape().total("prefixgate_gate_closed") == 1
+        self.leaves("queue", held)
+        self.leaves("answer", running)
 
     def clients_leave(self) -> None:
         client = self.gw.client()

@@ -124,7 +124,7 @@ def test_a_long_request_takes_little_of_the_event_loops_time(
         assert 0.4 * SIZE < len(body) < 1.6 * SIZE
 
         def stations(body: bytes = body) -> None:
-            _, request = gateway.proxy.understand(dialect, headers, body)
+            request = gateway.facts.read(dialect, headers, body).request
             assert request.chain
             gateway.index.confirm(gateway.index.book(chosen, request.chain))
 
@@ -138,7 +138,7 @@ def test_a_long_request_takes_little_of_the_event_loops_time(
 
 # memory
 
-WARM_UP = 20_000
+WARM_UP = 70_000
 REQUESTS = 100_000
 CONNECTIONS = 16
 BATCH = 25

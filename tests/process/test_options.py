@@ -18,9 +18,9 @@ from gateway.config import BackendConfig, Settings
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.conftest import StartBackend
 from tests.harness.gateway_process import ROOT, GatewayProcess
-from tests.harness.routes import Json
+from tests.harness.routes import Json, text
 from tests.process import effects
-from tests.process.effects import Check, Site
+from tests.process.effects import Check, Site, due, goes
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,20 @@ class Case:
     also: tuple[tuple[str, Any], ...] = ()
 
 
+FILES = {"log.access", "log.decisions"}
+NO_GATE = ("scheduling.gate", None)
+ONE = ("scheduling.decode.max_requests", 1)
+NO_NORMAL = ("scheduling.priorities.normal", 0.0)
+NO_LOW = ("scheduling.priorities.low", 0.0)
+TEAMS = ("scheduling.tenants.header", "x-team")
+SHORT_RANGE = {"min_tokens": 100, "max_requests": 1, "max_cache_share": None}
+HIGH, NORMAL, LOW = map(effects.priority, ("high", "normal", "low"))
+A, B = map(effects.tenant, "ab")
 RARE_PROBES = ("health.interval", 60.0)
+LONG = ("scheduling.prefill_seconds", 0.25)
+"""So that what `Site.long` sends is in the prefill class while the gate stays open beside it."""
 ONE_OF_EACH = (
+    LONG,
     ("scheduling.prefill.max_requests", 1),
     ("scheduling.decode.max_requests", 1),
 )
@@ -55,15 +67,47 @@ CASES = (
     Case("backends.role", "prefill", effects.leaves_whole_requests_to_others),
     Case("backends.models", ["renamed"], effects.serves_what_it_is_said_to),
     Case("backends.capacity_tokens", 3000, effects.holds_no_more_than_its_capacity),
+    Case("backends.priority", True, effects.passes_priorities_on, (("backends.kind", "vllm"),)),
     Case("policy.name", "round_robin", effects.rotates),
-    Case("policy.params.theta_max", 0.0, effects.has_no_price_but_of_streams),
+    Case("policy.params.theta_max", 0.0, effects.has_no_price),
     Case("policy.params.eta", 100.0, effects.prices_streams),
+    Case("policy.params.spoil", 100.0, effects.prices_spoilt_streams),
     Case("policy.params.omega", 0.0, effects.ignores_decode),
-    Case("policy.params.attention_context", 1e9, effects.takes_long_prompts_for_linear),
-    Case("scheduling.prefill_threshold", 10, effects.is_prefill_work),
+    Case("scheduling.prefill_seconds", 0.001, effects.is_prefill_work),
     Case("scheduling.prefill_share", 1.0, effects.prefill_goes_first, ONE_OF_EACH),
-    Case("scheduling.prefill.max_requests", 2, effects.queues(Site.long, 2)),
-    Case("scheduling.prefill.max_uncached_tokens", 4000, effects.queues(Site.long, 1)),
+    Case("scheduling.gate", None, effects.sends_everything_on),
+    Case("scheduling.order", "arrival", goes([0, 1], due(60_000), due(30_000)), (ONE,)),
+    Case("scheduling.pace", None, effects.stalls_streams),
+    Case("scheduling.pace_tolerance", 100.0, effects.stalls_streams),
+    Case("scheduling.shed_factor", 1.0, effects.refuses_what_would_be_late),
+    Case("scheduling.target.seconds", 7.0, effects.is_due_in(7.0, "hello")),
+    Case("scheduling.target.factor", 0.0, effects.is_due_in(2.0, text("due", 200_000))),
+    Case("scheduling.priorities.normal", 1.0, goes([1, 0], HIGH, NORMAL), (ONE, NO_LOW)),
+    Case("scheduling.priorities.low", 1.0, goes([1, 0], HIGH, LOW), (ONE, NO_NORMAL)),
+    Case("scheduling.tenants.header", "x-team", effects.tells_tenants_apart),
+    Case("scheduling.tenants.quantum", 1000.0, goes([0, 1, 2], A, A, B), (ONE, TEAMS)),
+    Case("scheduling.tenants.weights", {"a": 1000.0}, goes([0, 1, 2], A, A, B), (ONE, TEAMS)),
+    Case("scheduling.tenants.max_tracked", 1, effects.forgets_tenants, (ONE, TEAMS)),
+    Case("scheduling.ranges", [SHORT_RANGE], effects.queues(Site.long, 1)),
+    Case("scheduling.prefill.max_requests", 2, effects.queues(Site.long, 2), (LONG, NO_GATE)),
+    Case(
+        "scheduling.prefill.max_uncached_tokens",
+        4000,
+        effects.queues(Site.long, 1),
+        (LONG, NO_GATE),
+    ),
+    Case(
+        "scheduling.prefill.max_waiting_tokens",
+        1,
+        effects.refuses_a_second_waiter(Site.long),
+        ONE_OF_EACH,
+    ),
+    Case(
+        "scheduling.prefill.max_waiting_bytes",
+        1,
+        effects.refuses_a_second_waiter(Site.long),
+        ONE_OF_EACH,
+    ),
     Case(
         "scheduling.prefill.max_waiting",
         0,
@@ -90,6 +134,18 @@ CASES = (
         effects.refuses_to_queue(Site.short, "expired"),
         ONE_OF_EACH,
     ),
+    Case(
+        "scheduling.decode.max_waiting_tokens",
+        1,
+        effects.refuses_a_second_waiter(Site.short),
+        ONE_OF_EACH,
+    ),
+    Case(
+        "scheduling.decode.max_waiting_bytes",
+        1,
+        effects.refuses_a_second_waiter(Site.short),
+        ONE_OF_EACH,
+    ),
     Case("retries.max_retries", 0, effects.passes_the_refusal_on),
     Case("retries.budget", 0.0, effects.passes_the_refusal_on),
     Case("index.max_blocks", 1000, effects.evicts_beyond_the_bound),
@@ -103,6 +159,8 @@ CASES = (
     Case("admin.token", "secret", effects.wants_the_token),
     Case("log.level", "debug", effects.says_more),
     Case("log.access", "access.jsonl", effects.writes_lines),
+    Case("log.chains", True, effects.writes_chains, (("log.access", "access.jsonl"),)),
+    Case("log.decisions", "decisions.jsonl", effects.writes_decisions),
 )
 
 
@@ -123,12 +181,12 @@ def read(tree: Json, option: str) -> Any:
 def test_F02_the_option_has_an_effect(
     case: Case, start_backend: StartBackend, tmp_path: Path
 ) -> None:
-    value = str(tmp_path / case.value) if case.option == "log.access" else case.value
     backend = start_backend()
     entry: Json = {"url": backend.url}
     settings: Json = {"backends": entry}
-    for option, other in (*case.also, (case.option, value)):
-        put(settings, option, other)
+    for option, other in (*case.also, (case.option, case.value)):
+        put(settings, option, str(tmp_path / other) if option in FILES else other)
+    value = read(settings, case.option)
     with GatewayProcess({**settings, "backends": [entry]}, tmp_path) as gw:
         running = gw.admin("GET", "/config")
         [running["backends"]] = running["backends"]

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.telemetry.record import RequestRecord
-from gateway.types import Outcome, Reason, WorkClass
+from gateway.types import Outcome, Priority, Reason, WorkClass
 
 SERVED = "served"
 BACKEND = "b1"
@@ -23,11 +23,16 @@ def routed(**changes: Any) -> RequestRecord:
         model=SERVED,
         stream=True,
         keyed=True,
+        tenant="a key's digest",
+        session="s-1",
+        priority=Priority.HIGH,
+        max_tokens=256,
         work_class=WorkClass.DECODE,
         backend=BACKEND,
         reason=Reason.PREFIX,
         outcome=Outcome.OK,
         status=200,
+        prompt_bytes=4200,
         prompt_tokens=1000,
         matched_tokens=800.0,
         uncached_tokens=200,

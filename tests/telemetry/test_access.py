@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import base64
 import logging
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import msgspec
 import pytest
 from msgspec.structs import fields
 
-from gateway.telemetry.access import MAX_MODEL, AccessLine, AccessLog
+from gateway.telemetry.access import AccessLine, AccessLog
+from gateway.telemetry.digest import digest
+from gateway.telemetry.lines import MAX_MODEL
 from gateway.telemetry.record import RequestRecord
 from gateway.types import Outcome
 from tests.telemetry.records import refused, routed
@@ -34,22 +38,48 @@ def test_a_routed_request_becomes_one_line(tmp_path: Path) -> None:
             "status": 200,
             "outcome": "ok",
             "backend": "b1",
+            "tenant": digest("a key's digest"),
+            "session": digest("s-1"),
+            "priority": "high",
             "work_class": "decode",
             "reason": "prefix",
+            "spill": None,
             "refusal": None,
             "disconnect_phase": None,
+            "prompt_bytes": 4200,
             "prompt_tokens": 1000,
             "matched_tokens": 800,
             "uncached_tokens": 200,
             "output_tokens": 100,
+            "max_tokens": 256,
             "reported_prompt_tokens": 900,
             "reported_cached_tokens": 700,
             "queue_seconds": 0.02,
             "ttft": 0.12,
             "tpot": 0.011111,
             "duration": 1.5,
+            "chain": None,
         }
     ]
+
+
+def test_a_chain_is_in_the_line_where_it_was_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    log = AccessLog(str(path))
+    chain = struct.pack("<2Q", 1, 2**64 - 1)
+    log.write(routed(chain=chain))
+    log.close()
+    [line] = lines(path)
+    assert base64.b64decode(line["chain"]) == chain
+
+
+def test_neither_tenant_nor_session_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    log = AccessLog(str(path))
+    log.write(routed(tenant="someone@example.com", session="her-session"))
+    log.close()
+    assert b"someone" not in path.read_bytes()
+    assert b"her-session" not in path.read_bytes()
 
 
 def test_what_never_came_is_null(tmp_path: Path) -> None:
@@ -60,6 +90,7 @@ def test_what_never_came_is_null(tmp_path: Path) -> None:
     [line] = lines(path)
     assert line["refusal"] == "queue_full"
     assert line["outcome"] == "rejected"
+    assert line["tenant"] is line["session"] is line["chain"] is None
     assert line["backend"] is line["reason"] is line["ttft"] is line["tpot"] is None
 
 

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
 from gateway.telemetry.families import FAMILIES, Family
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.sources import Sources
-from gateway.types import Outcome, WorkClass
+from gateway.telemetry.sources import GateState, Sources
+from gateway.types import Outcome, Reason, WorkClass
 from tests.telemetry.records import BACKEND, SERVED, refused, routed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -36,15 +36,27 @@ class FakeLoad:
     id: str
     prefill: int = 0
     decode: int = 0
+    prefill_rate: float = 9000.0
+    step_seconds: float = 0.01
 
     def of(self, work_class: WorkClass, /) -> FakeClassLoad:
         return FakeClassLoad(self.prefill if work_class is WorkClass.PREFILL else self.decode)
 
 
 @dataclass
+class FakePoolState:
+    backends: dict[str, int]
+    unplaced: int = 2
+    tenants: int = 3
+
+
+@dataclass
 class FakePool:
     model: str
     waiting: int = 0
+
+    def snapshot(self) -> FakePoolState:
+        return FakePoolState({BACKEND: self.waiting})
 
     def depth(self, work_class: WorkClass, /) -> int:
         return self.waiting if work_class is WorkClass.DECODE else 0
@@ -57,6 +69,14 @@ class FakePool:
 class FakeHolding:
     blocks: int = 7
     tokens: float = 448.0
+    capacity_tokens: float = 16_000.0
+
+
+@dataclass
+class FakeErrors:
+    count: int = 4
+    signed: float = 0.5
+    absolute: float = 1.5
 
 
 @dataclass
@@ -83,6 +103,9 @@ class Site:
             backends=self.backends,
             loads=self.loads,
             pools=self.pools,
+            gates=lambda: {BACKEND: GateState(True, 0.75)},
+            errors=lambda: {"output_tokens": FakeErrors()},
+            bytes_per_token=lambda model: 3.5,
             index=lambda: self.index,
         )
         self.page = MetricsPage(self.metrics, sources)
@@ -107,6 +130,7 @@ def busy_site() -> Site:
     for record in (
         routed(reported_prompt_tokens=900, reported_cached_tokens=700),
         routed(keyed=False, outcome=Outcome.CANCELLED, disconnect_phase="answer"),
+        routed(reason=Reason.SPILL, spill="queue"),
         refused(),
     ):
         site.metrics.observe(record)
@@ -142,12 +166,13 @@ def test_the_content_type_is_that_of_the_text_format() -> None:
 def test_counters_reach_the_page() -> None:
     site = busy_site()
     ok = {"model": SERVED, "dialect": "openai-chat", "outcome": "ok"}
-    assert site.value("prefixgate_requests_total", **ok) == 1
-    site.metrics.observe(routed())
     assert site.value("prefixgate_requests_total", **ok) == 2
-    assert site.value("prefixgate_matched_tokens_total", model=SERVED) == 2400
+    site.metrics.observe(routed())
+    assert site.value("prefixgate_requests_total", **ok) == 3
+    assert site.value("prefixgate_matched_tokens_total", model=SERVED) == 3200
     assert site.value("prefixgate_decisions_total", reason="prefix") == 3
-    assert site.value("prefixgate_decisions_total", reason="spill") == 0
+    assert site.value("prefixgate_decisions_total", reason="spill") == 1
+    assert site.value("prefixgate_spills_total", cause="queue") == 1
     refusal = {"class": "prefill", "reason": "queue_full"}
     assert site.value("prefixgate_queue_refusals_total", **refusal) == 1
 
@@ -155,11 +180,38 @@ def test_counters_reach_the_page() -> None:
 def test_histograms_reach_the_page() -> None:
     site = busy_site()
     decode = {"class": "decode"}
-    assert site.value("prefixgate_ttft_seconds_count", **decode) == 2
-    assert site.value("prefixgate_ttft_seconds_sum", **decode) == pytest.approx(0.24)
+    assert site.value("prefixgate_ttft_seconds_count", **decode) == 3
+    assert site.value("prefixgate_ttft_seconds_sum", **decode) == pytest.approx(0.36)
     assert site.value("prefixgate_ttft_seconds_bucket", le="0.1", **decode) == 0
-    assert site.value("prefixgate_ttft_seconds_bucket", le="0.15", **decode) == 2
-    assert site.value("prefixgate_ttft_seconds_bucket", le="+Inf", **decode) == 2
+    assert site.value("prefixgate_ttft_seconds_bucket", le="0.15", **decode) == 3
+    assert site.value("prefixgate_ttft_seconds_bucket", le="+Inf", **decode) == 3
+
+
+def test_errors_are_told_apart_by_sign() -> None:
+    site = busy_site()
+    name, estimate = "prefixgate_estimate_errors_total", "output_tokens"
+    assert site.value("prefixgate_estimates_total", estimate=estimate) == 4
+    assert site.value(name, estimate=estimate, direction="over") == 1.0
+    assert site.value(name, estimate=estimate, direction="under") == 0.5
+
+
+def test_what_was_learnt_is_shown_for_models_that_are_served() -> None:
+    site = busy_site()
+    site.metrics.observe(routed(model="nobody's"))
+    assert site.value("prefixgate_bytes_per_token", model=SERVED) == 3.5
+    [samples] = [
+        family.samples
+        for name, family in site.families().items()
+        if name == "prefixgate_bytes_per_token"
+    ]
+    assert len(samples) == 1
+
+
+def test_waits_are_told_apart_by_priority() -> None:
+    site = busy_site()
+    name, decode = "prefixgate_queue_wait_seconds_count", {"class": "decode"}
+    assert site.value(name, priority="high", **decode) == 3
+    assert site.value(name, priority="low", **decode) == 0
 
 
 def test_the_state_of_other_parts_is_read_at_each_scrape() -> None:
@@ -167,6 +219,11 @@ def test_the_state_of_other_parts_is_read_at_each_scrape() -> None:
     assert site.value("prefixgate_in_flight", backend=BACKEND, **{"class": "decode"}) == 4
     assert site.value("prefixgate_queue_depth", model=SERVED, **{"class": "decode"}) == 6
     assert site.value("prefixgate_queue_depth", model="none", **{"class": "decode"}) == 0
+    assert site.value("prefixgate_queue_held", backend=BACKEND) == 6
+    assert site.value("prefixgate_queue_unplaced", model=SERVED) == 2
+    assert site.value("prefixgate_queue_tenants", model=SERVED) == 3
+    assert site.value("prefixgate_gate_closed", backend=BACKEND) == 1
+    assert site.value("prefixgate_pending_prefill_seconds", backend=BACKEND) == 0.75
     assert site.value("prefixgate_backend_up", backend=BACKEND) == 1
     assert site.value("prefixgate_index_tokens", backend=BACKEND) == 448
     assert site.value("prefixgate_policy_info", policy="prefix_affinity") == 1

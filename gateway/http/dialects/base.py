@@ -13,7 +13,7 @@ from gateway.http.errors import Malformed
 from gateway.http.sse import CHAT, Grammar, StreamScanner
 from gateway.types import Prompt
 
-__all__ = ["BadRequest", "Body", "Dialect", "JsonDialect", "Usage", "count_or_none"]
+__all__ = ["BadRequest", "Body", "Dialect", "JsonDialect", "Usage", "count_or_none", "int_or_none"]
 
 
 class BadRequest(Malformed):
@@ -40,6 +40,10 @@ class Dialect(Protocol):
     @property
     def ends_with_marker(self) -> bool:
         """A stream that ends without its own end marker was cut."""
+
+    @property
+    def has_priority(self) -> bool:
+        """Engines take a `priority` in its bodies."""
 
     def parse(self, body: bytes, content_type: str) -> Prompt:
         """What routing needs of a request.
@@ -122,6 +126,7 @@ class JsonDialect(Generic[B]):
     body_type: ClassVar[type[Body]]
     grammar: ClassVar[Grammar] = CHAT
     ends_with_marker: ClassVar[bool] = True
+    has_priority: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(self.body_type).decode
@@ -155,6 +160,11 @@ class JsonDialect(Generic[B]):
 def count_or_none(value: Any) -> int | None:
     """`value` if it is a count, None if it is anything else."""
     return value if type(value) is int and value >= 0 else None
+
+
+def int_or_none(value: Any) -> int | None:
+    """`value` if it is a whole number, None if it is anything else."""
+    return value if type(value) is int else None
 
 
 def _check_content_type(content_type: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.dialects.base import Body, JsonDialect, count_or_none
+from gateway.http.dialects.base import Body, JsonDialect, count_or_none, int_or_none
 from gateway.http.dialects.errors import OpenAIErrors
 from gateway.http.dialects.key import messages_key, prompt_key
 from gateway.types import Prompt
@@ -22,6 +22,7 @@ class ChatBody(Body):
     """SGLang: the conversation as the client rendered and tokenized it."""
     max_tokens: Any = None
     max_completion_tokens: Any = None
+    priority: Any = None
 
     def key(self) -> bytes:
         return messages_key(
@@ -39,6 +40,7 @@ class ChatBody(Body):
 class OpenAIChat(OpenAIErrors, JsonDialect[ChatBody]):
     name = "openai-chat"
     body_type = ChatBody
+    has_priority = True
 
     def read(self, request: ChatBody) -> Prompt:
         is_ids = False
@@ -56,4 +58,6 @@ class OpenAIChat(OpenAIErrors, JsonDialect[ChatBody]):
             True,
             count_or_none(request.max_tokens) if cap is None else cap,
             len(key),
+            int_or_none(request.priority),
+            is_ids,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.dialects.base import Body, JsonDialect, count_or_none
+from gateway.http.dialects.base import Body, JsonDialect, count_or_none, int_or_none
 from gateway.http.dialects.errors import OpenAIErrors
 from gateway.http.dialects.key import prompt_key
 from gateway.http.sse import COMPLETIONS
@@ -14,11 +14,13 @@ from gateway.types import Prompt
 class CompletionsBody(Body):
     prompt: Any = None
     max_tokens: Any = None
+    priority: Any = None
 
 
 class OpenAICompletions(OpenAIErrors, JsonDialect[CompletionsBody]):
     name = "openai-completions"
     body_type = CompletionsBody
+    has_priority = True
     grammar = COMPLETIONS
 
     def read(self, request: CompletionsBody) -> Prompt:
@@ -31,4 +33,6 @@ class OpenAICompletions(OpenAIErrors, JsonDialect[CompletionsBody]):
             True,
             count_or_none(request.max_tokens),
             prompt.size,
+            int_or_none(request.priority),
+            prompt.is_ids,
         )

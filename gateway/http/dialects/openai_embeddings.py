@@ -33,4 +33,5 @@ class OpenAIEmbeddings(OpenAIErrors, JsonDialect[EmbeddingsBody]):
             prompt.key,
             generates=False,
             prompt_bytes=prompt.size,
+            is_ids=prompt.is_ids,
         )

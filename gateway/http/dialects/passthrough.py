@@ -41,6 +41,7 @@ class PassThrough(OpenAIErrors):
 
     name: ClassVar[str] = "passthrough"
     ends_with_marker: ClassVar[bool] = False
+    has_priority: ClassVar[bool] = False
 
     def parse(self, body: bytes, content_type: str) -> Prompt:
         if content_type[:20].lower().startswith("multipart/form-data"):

@@ -1,0 +1,139 @@
+"""What would be done with a request now, and why, in numbers and in words."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from xxhash import xxh3_64_hexdigest
+
+from gateway.admin.views import CandidateView, DecisionView, Explanation, MatchView
+from gateway.config import ConfigError
+from gateway.http.dialects.registry import dialect_for
+from gateway.http.errors import RequestError
+from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.pool import Pool
+from gateway.telemetry.digest import digest
+from gateway.types import HASH_BYTES, Decision, Reason
+from policies.base import RouteRequest
+from policies.cost import prefill_seconds
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+WORDS = {
+    Reason.PREFIX: "it holds most of the prompt, and no other is cheaper",
+    Reason.SPILL: "another one holds more of the prompt, but would take longer all the same",
+    Reason.LOAD: "no backend holds anything worth reusing, and it is the least loaded",
+    Reason.ROTATION: "it is its turn",
+    Reason.HASH: "the hash of the prompt's beginning points to it",
+    Reason.SESSION: "the session's hash points to it",
+    Reason.SESSIONLESS: "the request names no session, and it is the least loaded",
+    Reason.ONLY: "no other backend has room",
+}
+FULL = "Every backend of this model is at its limit: the request would wait."
+
+
+def explain(
+    gateway: Gateway, method: str, path: str, headers: Mapping[str, str], body: bytes
+) -> Explanation:
+    """Nothing is sent, booked or counted.
+
+    Raises:
+        ConfigError: the request cannot be understood.
+    """
+    pairs = [(b"content-type", b"application/json")] + [
+        (name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
+    dialect = dialect_for(method, path)
+    try:
+        facts = gateway.facts.read(dialect, gateway.proxy.headers(pairs), body)
+    except RequestError as error:
+        raise ConfigError(f"body: {error}", field=error.param) from None
+    prompt, request = facts.prompt, facts.request
+    candidates: list[CandidateView] = []
+    decision: DecisionView | None = None
+    deadline: float | None = None
+    refusal: str | None = None
+    try:
+        pool = gateway.proxy.pool(prompt.model)
+    except RequestError as error:
+        refusal = str(error)
+    else:
+        request = gateway.facts.appraise(facts, pool)
+        deadline = request.deadline - request.now
+        candidates, decision = _considered(gateway, pool, request)
+        if decision is None:
+            refusal = FULL
+    return Explanation(
+        dialect=dialect.name,
+        model=prompt.model,
+        namespace=xxh3_64_hexdigest(gateway.generations.namespace(prompt.model, prompt.namespace)),
+        key_bytes=facts.key_bytes,
+        blocks=len(request.chain) // HASH_BYTES,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        work_class=request.work_class,
+        priority=request.priority,
+        tenant=digest(request.tenant),
+        deadline=deadline,
+        match=MatchView(blocks=dict(request.match.blocks), tokens=dict(request.match.tokens)),
+        candidates=candidates,
+        decision=decision,
+        refusal=refusal,
+    )
+
+
+def _considered(
+    gateway: Gateway, pool: Pool, request: RouteRequest
+) -> tuple[list[CandidateView], DecisionView | None]:
+    """All backends of the pool, those with room first, and what the policy would say."""
+    roomy = pool.candidates(request)
+    views: list[CandidateView] = []
+    decision: DecisionView | None = None
+    held = pool.snapshot().backends
+    if roomy:
+        # A copy: policies take note of what they decide, and this decides nothing.
+        policy = copy.deepcopy(gateway.pools.policy)
+        terms = policy.explain(request, roomy)
+        choice = policy.choose(request, roomy)
+        scores = choice.scores
+        for at, load in enumerate(roomy):
+            score = scores[at] if scores else None
+            views.append(_candidate(pool, load, request, held, score, terms[at] if terms else {}))
+        decision = _decision(pool, choice, roomy)
+    full = [load for load in pool.backends if load not in roomy]
+    views += (_candidate(pool, load, request, held, None, None) for load in full)
+    return views, decision
+
+
+def _candidate(
+    pool: Pool,
+    load: BackendLoad,
+    request: RouteRequest,
+    held: Mapping[str, int],
+    score: float | None,
+    terms: dict[str, float] | None,
+) -> CandidateView:
+    matched = request.match.tokens.get(load.id, 0.0)
+    return CandidateView(
+        backend=load.id,
+        room=terms is not None,
+        open=pool.is_open(load),
+        held=held[load.id],
+        queue_seconds=load.queue_seconds(request),
+        prefill_seconds=prefill_seconds(load, request.prompt_tokens, matched),
+        score=score,
+        terms=terms or {},
+    )
+
+
+def _decision(pool: Pool, choice: Decision, roomy: list[BackendLoad]) -> DecisionView:
+    chosen = next(load for load in roomy if load.id == choice.backend)
+    waits = not pool.is_open(chosen)
+    why = f"{choice.backend}: {WORDS[choice.reason]}."
+    if waits:
+        why += " Enough prefill is pending there, so the request would be held until less is."
+    return DecisionView(backend=choice.backend, reason=choice.reason, why=why, waits=waits)

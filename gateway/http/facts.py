@@ -1,0 +1,188 @@
+"""What a request says of itself: the facts that class, limits, order and policy look at.
+
+The gateway's own headers ask for something; what they ask for in a way that cannot be understood
+is refused, because a client that sends them relies on them. A body's `priority` is the engine's
+field, so it is read where it makes sense and never judged.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec import structs
+
+from gateway.estimates.outputs import Outputs
+from gateway.estimates.tokens import NOMINAL_BYTES, Content, TokenEstimate, content_of
+from gateway.fleet.fleet import Fleet
+from gateway.http.dialects.base import Dialect
+from gateway.http.errors import Malformed
+from gateway.http.headers import RequestHeaders
+from gateway.prefix.blocks import BlockScale
+from gateway.prefix.generations import Generations
+from gateway.prefix.index import PrefixIndex
+from gateway.scheduling.classify import appraise
+from gateway.scheduling.pool import Pool
+from gateway.types import NO_MATCH, Chain, Clock, EngineKind, Match, Priority, Prompt
+from policies.base import RouteRequest
+
+MAX_TENANT = 200
+"""Characters kept of a tenant's name."""
+_MAX_CREDENTIALS = 4_096
+_MAX_MS = 86_400_000
+_PRIORITIES = {priority.encode(): priority for priority in Priority}
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """Attributes:
+    prompt: what the body says, but for the key itself: it is as large as the prompt, and these
+        facts are kept as long as the request.
+    request: what routing looks at; its class and deadline are still to be appraised.
+    priority: as the gateway's own header gives it, None without one.
+    target: seconds in which the client wants its first token, None when it does not say.
+    max_wait: seconds for which it is ready to wait, None when it does not say.
+    key_bytes: size of the prompt key.
+    content: what the prompt is made of.
+    scale: engine tokens per token of the index, for this prompt.
+    """
+
+    prompt: Prompt
+    request: RouteRequest
+    priority: Priority | None = None
+    target: float | None = None
+    max_wait: float | None = None
+    key_bytes: int = 0
+    content: Content = Content.PROSE
+    scale: float = 1.0
+
+
+class FactReader:
+    """Reads requests; looks up what is known of their prompts."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        index: PrefixIndex,
+        scale: BlockScale,
+        generations: Generations,
+        tokens: TokenEstimate,
+        outputs: Outputs,
+        clock: Clock,
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._scale = scale
+        self._generations = generations
+        self._tokens = tokens
+        self._outputs = outputs
+        self._clock = clock
+        self._tenants: dict[int, str] = {}
+
+    def read(self, dialect: Dialect, headers: RequestHeaders, body: bytes) -> Facts:
+        """Raises:
+        RequestError: it cannot be understood.
+        """
+        prompt = dialect.parse(body, headers.content_type.decode("latin-1"))
+        model, size = prompt.model, prompt.prompt_bytes
+        content = Content.IDS if prompt.is_ids else content_of(prompt.key)
+        bytes_per_token = self._tokens.bytes_per_token(model, content)
+        scale = NOMINAL_BYTES / bytes_per_token
+        chain, match = b"", NO_MATCH
+        if prompt.key:
+            namespace = self._generations.namespace(model, prompt.namespace)
+            chain = self._scale.chain(namespace, prompt.key)
+            match = self.match(chain, scale)
+        tenant = self._tenant(headers)
+        output = 0
+        if prompt.generates:
+            output = self._expected_output(dialect, tenant, chain, prompt)
+        priority = _priority(headers.priority) if headers.priority else None
+        return Facts(
+            structs.replace(prompt, key=b""),
+            RouteRequest(
+                model,
+                chain,
+                max(1, round(size / bytes_per_token)) if size else 0,
+                output,
+                match,
+                headers.session.decode("latin-1") or None,
+                now=self._clock(),
+                tenant=tenant,
+                priority=Priority.NORMAL if priority is None else priority,
+            ),
+            priority,
+            _seconds("ttft-ms", headers.ttft_ms, 1) if headers.ttft_ms else None,
+            _seconds("max-wait-ms", headers.max_wait_ms, 0) if headers.max_wait_ms else None,
+            len(prompt.key),
+            content,
+            scale,
+        )
+
+    def match(self, chain: Chain, scale: float) -> Match:
+        """What each backend is believed to hold, in the engine's tokens.
+
+        Args:
+            scale: as in `Facts`.
+        """
+        match = self._index.match(chain)
+        tokens = match.tokens
+        if scale == 1.0 or not tokens:
+            return match
+        return Match(match.blocks, {id: scale * held for id, held in tokens.items()})
+
+    def _expected_output(self, dialect: Dialect, tenant: str, chain: Chain, prompt: Prompt) -> int:
+        cap = prompt.max_output_tokens
+        return round(self._outputs.expect_tokens(prompt.model, dialect.name, tenant, chain, cap))
+
+    def _tenant(self, headers: RequestHeaders) -> str:
+        """Whom a request counts for: the tenant that a trusted header names, else the API key."""
+        if headers.tenant:
+            return headers.tenant[:MAX_TENANT].decode("latin-1")
+        credential = headers.credential
+        if not credential:
+            return ""
+        # By a hash that nobody outside can know: credentials are not to be kept.
+        known = self._tenants.get(hash(credential))
+        if known is not None:
+            return known
+        # The same key counts as one whichever way it is sent.
+        key = credential[7:] if credential[:7].lower() == b"bearer " else credential
+        if len(self._tenants) >= _MAX_CREDENTIALS:
+            self._tenants.clear()
+        tenant = self._tenants[hash(credential)] = blake2b(key, digest_size=8).hexdigest()
+        return tenant
+
+    def appraise(self, facts: Facts, pool: Pool) -> RouteRequest:
+        """The request with its class, its deadline and its priority among those of a pool."""
+        request, given = facts.request, facts.prompt.priority
+        if given and facts.priority is None:
+            request = structs.replace(request, priority=self._engines_priority(given, pool))
+        return appraise(request, pool.backends, pool.scheduling, facts.target)
+
+    def _engines_priority(self, given: int, pool: Pool) -> Priority:
+        """What an engine's number means. The lower goes first, but with SGLang the higher."""
+        kinds = {self._fleet.get(load.id).kind for load in pool.backends}
+        first = given > 0 if kinds == {EngineKind.SGLANG} else given < 0
+        return Priority.HIGH if first else Priority.LOW
+
+
+def _priority(value: bytes) -> Priority:
+    try:
+        return _PRIORITIES[value.lower()]
+    except KeyError:
+        raise _refused("priority", value, f"one of {', '.join(Priority)}") from None
+
+
+def _seconds(name: str, value: bytes, least: int) -> float:
+    if value.isdigit() and least <= (milliseconds := int(value[:9])) <= _MAX_MS:
+        return milliseconds / 1000.0
+    raise _refused(name, value, f"whole milliseconds, {least} to {_MAX_MS}")
+
+
+def _refused(name: str, value: bytes, expected: str) -> Malformed:
+    header = f"x-prefixgate-{name}"
+    shown = value[:50].decode("latin-1")
+    return Malformed(
+        f"{header} is {shown!r}; it must be {expected}.", param=header, code="invalid_header"
+    )

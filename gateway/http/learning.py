@@ -1,0 +1,170 @@
+"""What requests teach, and what is expected of the next ones by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.estimates.errors import Errors, Estimate
+from gateway.estimates.outputs import Outputs
+from gateway.estimates.tokens import NOMINAL_BYTES, TokenEstimate
+from gateway.http.context import RequestContext
+from gateway.prefix.index import PrefixIndex
+from gateway.scheduling.lease import Lease
+from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.speeds import Speeds
+from gateway.types import HASH_BYTES, Clock, Outcome
+
+RESTATED = 1.25
+"""The index counts in bytes, engines say their capacity in tokens. It is stated anew when the bytes
+of a token have changed by this factor; each time what was learnt about it is dropped."""
+
+LEARNT = 100
+"""Answers that are learnt from, a second: where there are more, every second or third one and so
+on. Hundreds settle an estimate, and what thousands a second add would only take time."""
+
+
+class _Measured:
+    """What is measured of one backend.
+
+    Attributes:
+        model: what it runs.
+        capacity: of its KV cache, in the engine's tokens.
+        bytes_per_token: with which that was last stated to the index.
+        tells_cached: dialects in which it has ever reported cached tokens.
+    """
+
+    __slots__ = ("bytes_per_token", "capacity", "model", "tells_cached")
+
+    def __init__(self, model: str, capacity: float) -> None:
+        self.model = model
+        self.capacity = capacity
+        self.bytes_per_token = NOMINAL_BYTES
+        self.tells_cached: set[str] = set()
+
+
+class Learning:
+    """Args:
+    loads: the ledgers, by backend id, into which learnt rates are written.
+    """
+
+    def __init__(
+        self, *, index: PrefixIndex, loads: Mapping[str, BackendLoad], clock: Clock
+    ) -> None:
+        self.tokens = TokenEstimate()
+        self.outputs = Outputs()
+        self.errors = Errors()
+        self._index = index
+        self._clock = clock
+        self._speeds = Speeds(loads, clock)
+        self._backends: dict[str, _Measured] = {}
+        self._answers = 0
+        """Since the last refresh."""
+        self._stride = 1
+        """One of so many answers is learnt from."""
+
+    # the fleet's backends
+
+    def backend_changed(self, id: str, model: str, capacity: float) -> None:
+        """Hear of a backend, before requests go there, and of every change.
+
+        Args:
+            model: what it runs, as far as it is known.
+        """
+        self._speeds.backend_changed(id, model, capacity)
+        known = self._backends.get(id)
+        if known is None or known.model != model:
+            known = self._backends[id] = _Measured(model, capacity)
+        known.capacity = capacity
+        self._state_capacity(id, known)
+
+    def backend_removed(self, id: str) -> None:
+        self._speeds.backend_removed(id)
+        self._backends.pop(id, None)
+
+    # a request's way
+
+    def dispatched(self, lease: Lease, *, streamed: bool) -> None:
+        """Args:
+        streamed: its first token will be seen.
+        """
+        self._speeds.dispatched(lease, streamed=streamed)
+
+    def first_token(self, lease: Lease) -> None:
+        self._speeds.first_token(lease)
+        expected = lease.prefill_due - lease.granted_at
+        self.errors.note(Estimate.FIRST_TOKEN, expected, self._clock() - lease.granted_at)
+
+    def answered(self, context: RequestContext) -> None:
+        """An answer has ended, in whatever way; its record is filled in, and the request still
+        holds its lease."""
+        record, facts, request = context.record, context.facts, context.request
+        lease, booking = context.lease, context.booking
+        if facts is None or request is None or lease is None:
+            return
+        prompt = facts.prompt
+        reported = record.reported_prompt_tokens if prompt.prompt_bytes else None
+        cached = self._cached_tokens(context, lease.backend_id) if reported else None
+        if reported:
+            record.reported_cached_tokens = cached
+        self._answers += 1
+        if self._answers % self._stride:
+            return
+        errors = self.errors
+        if record.outcome is Outcome.OK and prompt.generates and record.output_tokens:
+            errors.note(Estimate.OUTPUT_TOKENS, request.output_tokens, record.output_tokens)
+            held = request.match.blocks
+            self.outputs.learn(
+                prompt.model,
+                record.dialect,
+                request.tenant,
+                # What nobody had sent before is nobody's template.
+                request.chain[: HASH_BYTES * max(held.values())] if held else b"",
+                prompt.max_output_tokens,
+                record.output_tokens,
+            )
+        if not reported:
+            return
+        errors.note(Estimate.PROMPT_TOKENS, request.prompt_tokens, reported)
+        self.tokens.learn(prompt.model, facts.content, prompt.prompt_bytes, reported)
+        if cached is not None and booking is not None:
+            errors.note(Estimate.CACHED_TOKENS, record.matched_tokens, cached)
+            self._index.learn(booking, cached / facts.scale)
+
+    def left(self, context: RequestContext, lease: Lease) -> None:
+        """A lease is about to be given back."""
+        if context.record.outcome is Outcome.OK:
+            self._speeds.finished(lease)
+        else:
+            self._speeds.dropped(lease)
+
+    # on the clock
+
+    def refresh(self) -> None:
+        """Write what was learnt where it is used; to be called about once a second."""
+        self._stride = 1 + self._answers // LEARNT
+        self._answers = 0
+        self._speeds.refresh()
+        for id, known in self._backends.items():
+            self._state_capacity(id, known)
+
+    # how it is done
+
+    def _cached_tokens(self, context: RequestContext, backend: str) -> int | None:
+        """Cached tokens as the engine reports them; None where it never does."""
+        record, known = context.record, self._backends.get(backend)
+        cached = record.reported_cached_tokens
+        if known is None:
+            return cached
+        if cached is not None:
+            known.tells_cached.add(record.dialect)
+        elif record.dialect in known.tells_cached:
+            # Some engines leave the count out when it is 0. To leave those answers out here would
+            # hide the very requests whose prediction was most wrong.
+            return 0
+        return cached
+
+    def _state_capacity(self, id: str, known: _Measured) -> None:
+        now = self.tokens.bytes_per_token(known.model)
+        if not 1 / RESTATED < now / known.bytes_per_token < RESTATED:
+            known.bytes_per_token = now
+        self._index.set_capacity(id, known.capacity * known.bytes_per_token / NOMINAL_BYTES)
