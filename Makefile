@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench bench-hop test-engines clean
+.PHONY: install demo test lint bench bench-hop test-engines agreement replay replay-ablations clean
 
 install: $(STAMP)
 
@@ -40,6 +40,24 @@ ENGINES ?= .engines
 test-engines: install
 	loadtests/real_engines/setup $(ENGINES)
 	$(BIN)/python -m loadtests.real_engines $(ENGINES) $(ARGS)
+
+# The live gateway against virtual time, a few minutes. With Mooncake's conversation trace beside:
+# make agreement TRACES=DIR
+agreement: install
+	$(BIN)/python -m loadtests.agreement $(ARGS)
+	$(if $(TRACES),$(BIN)/python -m loadtests.agreement $(TRACES)/conversation_trace.jsonl.gz \
+		--load 1.5 --speed 4 --kv-tokens 1000000 $(ARGS))
+
+# Every policy on every workload, about an hour on two cores; may be interrupted, goes on from where
+# it was. With Mooncake's traces beside the generated ones: make replay TRACES=DIR
+replay: install
+	$(BIN)/python -m loadtests.suite $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+# What each part is worth; one part: make replay-ablations ABLATION=gate
+ABLATION ?= all
+replay-ablations: install
+	$(BIN)/python -m loadtests.suite.ablation $(ABLATION) --page docs/ablations.md \
+		$(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
