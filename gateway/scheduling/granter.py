@@ -23,7 +23,6 @@ takes."""
 _SCAN_BACKENDS = 2048
 """Backends that are looked at for them in all, at most: in a large pool each look takes long."""
 
-
 PASSING = 0.25
 """A ticket goes past one that is held for the streams' sake if it brings at most this share of the
 other's prefill."""
@@ -36,8 +35,9 @@ class Granter:
 
     At each backend first the one goes that it is kept for, then those in its line and those that
     wait for any, in turn. One that has to wait there for room, memory or streams is passed over
-    without the policy being asked. Backends that could take more than stands in their line look at
-    the others' lines, at each ticket at most every `RELOOK` seconds.
+    without the policy being asked: for streams only by much lighter ones, and what another of lower
+    rank has earned by its longer wait falls to it. Backends that could take more than stands in
+    their line look at the others' lines, at each ticket at most every `RELOOK` seconds.
     """
 
     __slots__ = ("_clock", "_placer", "_roomier", "_served", "_serving", "_waiting")
@@ -294,7 +294,7 @@ class Granter:
         """Whether a ticket goes where it was just found to be best off."""
         ticket, placer = turn.ticket, self._placer
         if earned:
-            return placer.takes(load, ticket.request, now)
+            return placer.takes(load, ticket.request, now) and placer.fits(load, ticket)
         if not placer.may_go(ticket, load, now, lighter=lighter):
             return False
         line = self._waiting.lines.of(load)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from math import inf
 
+import msgspec
 import pytest
 
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.placer import LONGEST_HOLD
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.streams import _AIM
-from gateway.types import Match, Role
+from gateway.types import Match, Priority, Role
 from policies.registry import build
 from tests.scheduling.virtual import DECODE, PREFILL, Caller, VirtualClock, ask, is_clear, limits
 
@@ -44,9 +45,16 @@ class Backend:
         caller.lease.first_token()
         return caller
 
-    def ask(self, tokens: int, target: float = inf, **options: object) -> Caller:
+    def ask(
+        self,
+        tokens: int,
+        target: float = inf,
+        priority: Priority = Priority.NORMAL,
+        **options: object,
+    ) -> Caller:
         now = self.clock.now
         request = ask(PREFILL, tokens, now=now, deadline=now + target)
+        request = msgspec.structs.replace(request, priority=priority)
         return Caller(request, **options).submit(self.pool)
 
     def waits_for(self, caller: Caller, most: float) -> float:
@@ -61,6 +69,17 @@ class Backend:
             self.pool.expire()
         stream.lease.release()
         return self.clock.now - began
+
+
+def test_what_low_priority_earns_by_waiting_falls_to_high() -> None:
+    backend = Backend(pace_tolerance=0.0)
+    backend.stream()
+    low = backend.ask(LARGE, target=6.0, priority=Priority.LOW)
+    backend.clock.advance(LONGEST_HOLD * 6.0 - 2.0)
+    high = backend.ask(LARGE, target=6.0, priority=Priority.HIGH)
+    assert low.waits
+    assert backend.waits_for(high, most=3.0) <= 3.0
+    assert low.waits
 
 
 def test_a_prefill_that_streams_cannot_bear_is_held_until_they_end() -> None:
