@@ -18,6 +18,9 @@ from policies.base import Policy, RouteRequest
 NO_BACKEND_RETRY_AFTER = 5.0
 """About the time in which health probes bring a backend back."""
 
+LOOKED_AT = 128
+"""Backends that one tick looks at, at most: it must not take longer than a few milliseconds."""
+
 
 @dataclass(slots=True, frozen=True)
 class QueueSnapshot:
@@ -89,6 +92,7 @@ class Pool:
         self._waiting = Waiting(self._placer, clock)
         self._granter = Granter(self._waiting, self._placer, clock)
         self._tickets = 0
+        self._next_look = 0
         self._closed = False
 
     # what is set from outside, at any time
@@ -198,9 +202,15 @@ class Pool:
 
     def expire(self) -> None:
         """Refuse overdue tickets, and let go what only time has made room for. To be called a few
-        times a second."""
+        times a second; in a large pool the backends take turns at being looked at."""
         self._waiting.drop_overdue(self._clock())
-        self._granter.serve(*self.backends)
+        if not self._waiting:
+            return
+        backends, count = self.backends, LOOKED_AT
+        if len(backends) > count:
+            start = self._next_look = (self._next_look + count) % len(backends)
+            backends = (*backends[start:], *backends[:start])[:count]
+        self._granter.serve(*backends)
 
     # reading
 
