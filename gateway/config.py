@@ -128,7 +128,7 @@ class PriorityShares(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.normal + self.low > 1.0:
             raise ValueError(
-                f"normal and low together must leave something to high, at most 1, got"
+                f"priorities: normal and low together must leave something to high: at most 1, got"
                 f" {self.normal} + {self.low}"
             )
 
@@ -162,9 +162,8 @@ class Scheduling(Section, frozen=True):
     """Seconds per output token that streams are to keep to on average. A prefill is held here while
     it would make streams beside it miss that, for three times its target or half of the time that
     it may wait at most; null sends it on whatever it stalls."""
-    pace_tolerance: Annotated[float, Meta(ge=0, le=100)] = 0.04
-    """Streams that one prefill may make miss their pace, as an expectation, once it has waited as
-    long as its target allows; in proportion less before and more after."""
+    pace_tolerance: Annotated[float, Meta(ge=0, le=100)] = 0.05
+    """Streams that one prefill may make miss their pace, as an expectation."""
     shed_factor: Annotated[float, Meta(ge=1, le=1000)] | None = None
     """Refuse on arrival what would miss its target by more than this factor. What would wait
     longer than it may is refused on arrival in any case."""

@@ -12,6 +12,7 @@ from gateway.admin.views import CandidateView, DecisionView, Explanation, MatchV
 from gateway.config import ConfigError
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError
+from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.telemetry.digest import digest
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
 WORDS = {
     Reason.PREFIX: "it holds most of the prompt, and no other is cheaper",
     Reason.SPILL: "another one holds more of the prompt, but would take longer all the same",
+    Reason.COPY: "waiting where the prompt's beginning is has cost as much as one more copy",
     Reason.LOAD: "no backend holds anything worth reusing, and it is the least loaded",
     Reason.ROTATION: "it is its turn",
     Reason.HASH: "the hash of the prompt's beginning points to it",
     Reason.SESSION: "the session's hash points to it",
     Reason.SESSIONLESS: "the request names no session, and it is the least loaded",
     Reason.ONLY: "no other backend has room",
+}
+HELD = {
+    Hold.GATE: "Enough prefill is pending there: the request would be held until less is.",
+    Hold.MEMORY: "Its KV cache has no room: the request would be held until others have ended.",
+    Hold.STREAMS: "Streams there cannot bear its prefill yet: the request would be held for them.",
 }
 FULL = "Every backend of this model is at its limit: the request would wait."
 
@@ -103,7 +110,7 @@ def _considered(
         for at, load in enumerate(roomy):
             score = scores[at] if scores else None
             views.append(_candidate(pool, load, request, held, score, terms[at] if terms else {}))
-        decision = _decision(pool, choice, roomy)
+        decision = _decision(pool, request, choice, roomy)
     full = [load for load in pool.backends if load not in roomy]
     views += (_candidate(pool, load, request, held, None, None) for load in full)
     return views, decision
@@ -121,7 +128,7 @@ def _candidate(
     return CandidateView(
         backend=load.id,
         room=terms is not None,
-        open=pool.is_open(load),
+        hold=pool.hold(load, request),
         held=held[load.id],
         queue_seconds=load.queue_seconds(request),
         prefill_seconds=prefill_seconds(load, request.prompt_tokens, matched),
@@ -130,10 +137,14 @@ def _candidate(
     )
 
 
-def _decision(pool: Pool, choice: Decision, roomy: list[BackendLoad]) -> DecisionView:
+def _decision(
+    pool: Pool, request: RouteRequest, choice: Decision, roomy: list[BackendLoad]
+) -> DecisionView:
     chosen = next(load for load in roomy if load.id == choice.backend)
-    waits = not pool.is_open(chosen)
+    hold = pool.hold(chosen, request)
     why = f"{choice.backend}: {WORDS[choice.reason]}."
-    if waits:
-        why += " Enough prefill is pending there, so the request would be held until less is."
-    return DecisionView(backend=choice.backend, reason=choice.reason, why=why, waits=waits)
+    if hold is not None:
+        why += f" {HELD[hold]}"
+    return DecisionView(
+        backend=choice.backend, reason=choice.reason, why=why, waits=hold is not None
+    )

@@ -59,6 +59,9 @@ class Reason(StrEnum):
     """The backend that holds most of the prompt is also the cheapest."""
     SPILL = "spill"
     """Another backend holds more of the prompt, but waiting there costs more than recomputing."""
+    COPY = "copy"
+    """The wait for the backends that hold most of the prompt has added up to what one more copy
+    costs."""
     LOAD = "load"
     """Nothing worth reusing is cached anywhere, or the policy looks at load alone."""
     ROTATION = "rotation"

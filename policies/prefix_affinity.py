@@ -49,7 +49,7 @@ class PrefixAffinityParams(Params, frozen=True):
 class PrefixAffinity:
     """Sends a request where it costs least, in seconds, counting what is cached there.
 
-    What. For each candidate six terms are added up, and the lowest sum wins:
+    What. For each candidate these terms are added up, and the lowest sum wins:
 
     - queue: prefill work that goes first, pending there or held in the gateway
     - prefill: the request's own, for the tokens that are not cached there
@@ -60,6 +60,8 @@ class PrefixAffinity:
     - streams: spoil * the streams there that the prefill would make miss their pace
     - decode: omega * (the request's own decode + the slow-down of the streams there)
     - memory: steep from 95% of the KV cache on
+    - copy: what requests have lost by waiting where the prefix is, taken off where it is not (see
+      `Copies`)
 
     For a request that is late while most of the pool is idle theta is 0: it goes where it is
     answered soonest.
@@ -114,12 +116,13 @@ class PrefixAffinity:
         theta = self._theta(request, candidates, congestion)
         costs, company = self._costs(request, candidates, queues, theta)
         self._add_spoilt(request, candidates, costs)
-        prefix = longest_held(request)
-        if prefix:
-            _take_off(costs, request, candidates, self._copies.paid(prefix, request.now))
+        credits = self._credits(request, candidates)
+        if credits:
+            costs = [cost - credit for cost, credit in zip(costs, credits, strict=True)]
         chosen = self._cheapest(request, candidates, costs)
-        self._waits = company[candidates.index(chosen)] - min(company)
-        return Decision(chosen.id, _reason(request, chosen), tuple(costs))
+        place = candidates.index(chosen)
+        self._waits = company[place] - min(company)
+        return Decision(chosen.id, _reason(request, place, costs, credits, chosen), tuple(costs))
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
@@ -142,6 +145,17 @@ class PrefixAffinity:
                 self._copies.copied(prefix)
         if request.chain and request.chain is self._placing:
             self._placements.note(candidate, request.now, float(request.prompt_tokens))
+
+    def _credits(self, request: RouteRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """What waiting for the prompt's prefix has paid of a copy at each candidate; empty when
+        that is nothing."""
+        prefix = longest_held(request)
+        paid = self._copies.paid(prefix, request.now) if prefix else 0.0
+        if not paid:
+            return []
+        held = request.match.blocks
+        most = max(held.values())
+        return [0.0 if held.get(candidate.id) == most else paid for candidate in candidates]
 
     def _theta(
         self, request: RouteRequest, candidates: Sequence[Candidate], congestion: Congestion
@@ -194,7 +208,8 @@ class PrefixAffinity:
     ) -> Iterator[dict[str, float]]:
         params = self._params
         costs, _ = self._costs(request, candidates, queues, theta)
-        for candidate, queue, cost in zip(candidates, queues, costs, strict=True):
+        credits = self._credits(request, candidates) or [0.0] * len(costs)
+        for candidate, queue, cost, credit in zip(candidates, queues, costs, credits, strict=True):
             own = _own_prefill(request, candidate)
             as_usual = own * candidate.prefill_rate / candidate.usual_rate
             streams = params.spoil * candidate.spoilt_streams(request.now, own)
@@ -207,7 +222,8 @@ class PrefixAffinity:
                 "decode": params.omega
                 * decode_seconds(candidate, request.output_tokens, request.prompt_tokens),
                 "memory": memory_seconds(candidate, request),
-                "total": cost + streams,
+                "copy": -credit,
+                "total": cost + streams - credit,
             }
 
     def _cheapest(
@@ -253,23 +269,25 @@ def _holds_most(request: RouteRequest, candidate: Candidate) -> bool:
     return held.get(candidate.id, 0) == max(held.values())
 
 
-def _take_off(
-    costs: list[float], request: RouteRequest, candidates: Sequence[Candidate], paid: float
-) -> None:
-    """What was paid for a prefix by waiting is taken off the price of a copy."""
-    if paid > 0.0:
-        for place, candidate in enumerate(candidates):
-            if not _holds_most(request, candidate):
-                costs[place] -= paid
-
-
 def _own_prefill(request: RouteRequest, candidate: Candidate) -> float:
     matched = request.match.tokens.get(candidate.id, 0.0)
     return prefill_seconds(candidate, request.prompt_tokens, matched)
 
 
-def _reason(request: RouteRequest, chosen: Candidate) -> Reason:
+def _reason(
+    request: RouteRequest,
+    place: int,
+    costs: Sequence[float],
+    credits: Sequence[float],
+    chosen: Candidate,
+) -> Reason:
     held = request.match.blocks
     if not held:
         return Reason.LOAD
-    return Reason.PREFIX if held.get(chosen.id, 0) >= max(held.values()) else Reason.SPILL
+    if held.get(chosen.id, 0) >= max(held.values()):
+        return Reason.PREFIX
+    if not credits:
+        return Reason.SPILL
+    without = costs[place] + credits[place]
+    at_holders = (cost for cost, credit in zip(costs, credits, strict=True) if not credit)
+    return Reason.COPY if without > min(at_holders, default=inf) else Reason.SPILL

@@ -13,6 +13,7 @@ from msgspec import Meta
 from gateway.config import Section
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.prefix.index import IndexStats
+from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.types import EngineKind, Priority, Reason, Role, WorkClass
@@ -140,8 +141,9 @@ class CandidateView(View, frozen=True):
     backend: str
     room: bool
     """Whether the limits of the request's class and length let it go there."""
-    open: bool
-    """Whether the gate is: so little prefill is pending there that requests are sent at once."""
+    hold: Hold | None
+    """Why the request would be held for it now: gate (enough prefill is pending there), memory (its
+    KV cache has no room) or streams (too many would miss their pace); null when it would go."""
     held: int
     """Requests of this model that wait here for it."""
     queue_seconds: float
@@ -158,7 +160,7 @@ class DecisionView(View, frozen=True):
     why: str
     """The same in words."""
     waits: bool
-    """The gate is closed: it would be held here, and looked at again when it opens."""
+    """It would be held here, and looked at again when the backend can take more."""
 
 
 class Explanation(View, frozen=True):
@@ -247,6 +249,8 @@ class LineView(View, frozen=True):
     """Prefill that it has and has not done."""
     open: bool
     """Whether so little is pending that requests are sent at once."""
+    hold: Hold | None
+    """Why the next in line is held: gate, memory or streams."""
 
 
 class PoolView(View, frozen=True):
@@ -280,6 +284,7 @@ class PoolView(View, frozen=True):
                     held_seconds=load.held_seconds(),
                     pending_seconds=load.pending_seconds(now),
                     open=pool.is_open(load),
+                    hold=pool.held_for(load),
                 )
                 for load in pool.backends
             },

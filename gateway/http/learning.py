@@ -18,9 +18,9 @@ RESTATED = 1.25
 """The index counts in bytes, engines say their capacity in tokens. It is stated anew when the bytes
 of a token have changed by this factor; each time what was learnt about it is dropped."""
 
-LEARNT = 100
-"""Answers that are learnt from, a second: where there are more, every second or third one and so
-on. Hundreds settle an estimate, and what thousands a second add would only take time."""
+LEARNT = 25
+"""Answers that are learnt from between two refreshes: where there are more, every second or third
+one and so on. Hundreds settle an estimate, and what thousands a second add would only take time."""
 
 
 class _Measured:
@@ -140,7 +140,7 @@ class Learning:
     # on the clock
 
     def refresh(self) -> None:
-        """Write what was learnt where it is used; to be called about once a second."""
+        """Write what was learnt where it is used; to be called a few times a second."""
         self._stride = 1 + self._answers // LEARNT
         self._answers = 0
         self._speeds.refresh()

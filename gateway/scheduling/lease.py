@@ -16,6 +16,12 @@ class Lease:
     Both may be called in any order and any number of times, from any exit path: each part goes
     back once. What comes free is offered to waiting tickets before the call returns.
 
+    Args:
+        on_release: told once, when it is given back.
+        lengths: learns how long the answer was.
+        anchor: names the part of the prompt that is cached; those in flight that have the same
+            anchor share it.
+
     Attributes:
         decision: where the request goes, and why.
         work_class: the class whose limits it counts against.
@@ -29,11 +35,6 @@ class Lease:
         progress: tells the tokens generated so far, where somebody counts them. Without it the
             answer's pace is nobody's concern.
         began: when its first token came.
-
-    Args:
-        lengths: learns how long the answer was.
-        anchor: what names the part of the prompt that is cached; those in flight that have the
-            same anchor share it.
     """
 
     __slots__ = (

@@ -17,8 +17,8 @@ from gateway.types import Priority, WorkClass
 from policies.base import RouteRequest
 
 TENANTS_ASKED = 64
-"""Tenants of a kind that are held against each other at a time, those first that have waited
-longest: a turn takes as long as there are tenants in it."""
+"""Tenants of a kind that are held against each other at a time: a turn takes the longer the more
+there are."""
 LEAST_SHARE = 1.0
 """Seconds of another tenant's prefill that may go before a newcomer in any case."""
 
@@ -47,12 +47,14 @@ class Turn:
 class Line:
     """The tickets that a pool holds for one backend, or those that no backend has room for.
 
-    Who goes first: by priority, then by class (each time the later kinds have a reserved share),
-    then by tenant, then in the lane's order. Those that have to wait for more than their turn are
-    passed over; see `Granter`.
+    Who goes first: by priority, then by tenant, then by class (priorities and classes that come
+    later have a reserved share), then in the lane's order. Those that have to wait for more than
+    their turn are passed over; see `Granter`.
 
-    Bound: a kind that waits gets at least the product of its shares of the line's releases, since
-    each priority counts its classes' turns apart.
+    Bound: a priority that waits gets at least its share of the line's releases, and of those the
+    prefill class at least its share wherever the tenants whose turn it is have both classes
+    waiting. Up to `TENANTS_ASKED` tenants are held against each other at a time; with more of them
+    each comes among those that are asked once the others have had a turn.
 
     Args:
         load: the backend's ledger, on which the held work is entered; None when the tickets wait
@@ -179,6 +181,12 @@ class Line:
         priority, work_class = request.priority, request.work_class
         self._by_priority.released(priority, turn.priorities, _priority_shares(settings))
         self._by_class[priority].released(work_class, turn.classes, _class_shares(settings))
+        line = turn.ticket.line
+        assert line is not None
+        lanes = line.lanes[priority, work_class]
+        if len(lanes) > TENANTS_ASKED:
+            # It has had its turn: others are asked before it comes again.
+            lanes[request.tenant] = lanes.pop(request.tenant)
 
     def seconds_before(self, request: RouteRequest) -> float:
         """Prefill held here that a request has to wait for: what ranks higher, what its own tenant

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import inf
 
 from gateway.config import ClassLimits, Scheduling
+from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.room import share_range, with_room
 from gateway.scheduling.streams import OutputLengths
@@ -18,12 +19,6 @@ from policies.cost import prefill_seconds
 logger = logging.getLogger("prefixgate.scheduling")
 
 
-BEARABLE = 0.05
-"""Streams that a prefill may make miss their pace without having waited."""
-ALLOWANCE = 1.2
-"""How long a prefill waits for streams until it has its whole tolerance, in times of what its
-target leaves it."""
-LEAST_ALLOWANCE = 0.2
 LONGEST_HOLD = 3.0
 """How long a prefill waits for streams at most, in times of its target. The few longest prompts of
 an overloaded pool reach it; one of them stalls a backend for half a minute."""
@@ -56,9 +51,9 @@ class Placer:
     it goes at the latest when what was in flight there has ended, as long as no other pool sends
     there. A backend is kept for one ticket at a time.
 
-    Streams. A prefill is held where it would make too many of them miss their pace. How many that
-    is grows with the time that it has waited. Bound: this ends after `LONGEST_HOLD` times its
-    target, or when half of the time that it may wait is over, whichever comes first.
+    Streams. A prefill is held where it would make too many of them miss their pace. Bound: this
+    ends after `LONGEST_HOLD` times its target, or when half of the time that it may wait is over,
+    whichever comes first.
     """
 
     __slots__ = ("_by_id", "_reserved", "_scheduling", "backends", "lengths", "policy")
@@ -112,24 +107,31 @@ class Placer:
                 wait does not count: else whoever has waited longest would go first, whatever its
                 priority and tenant.
         """
-        scheduling, request = self._scheduling, ticket.request
+        hold = self.hold(load, ticket.request, ticket.seconds, now)
+        if hold is Hold.STREAMS:
+            return lighter == inf and now >= _held_until(ticket)
+        return hold is None and (ticket.seconds <= lighter or not load.streams)
+
+    def hold(
+        self, load: BackendLoad, request: RouteRequest, seconds: float, now: float
+    ) -> Hold | None:
+        """Why a request would be held for a backend; None when it would not.
+
+        Args:
+            seconds: of prefill that it brings there.
+        """
+        scheduling = self._scheduling
         gate = scheduling.gate
         if gate is None:
-            return True
-        if load.pending_seconds(now) >= gate or not load.fits_memory(request):
-            return False
+            return None
+        if load.pending_seconds(now) >= gate:
+            return Hold.GATE
+        if not load.fits_memory(request):
+            return Hold.MEMORY
         if scheduling.pace is None or not load.streams:
-            return True
-        if ticket.seconds > lighter:
-            return False
-        if lighter == inf and now >= _held_until(ticket):
-            return True
-        spoilt = load.spoilt_streams(now, ticket.seconds)
-        if spoilt <= BEARABLE or lighter != inf:
-            return spoilt <= BEARABLE
-        allowance = ALLOWANCE * (request.deadline - ticket.arrived - ticket.seconds)
-        waited = (now - ticket.arrived) / max(allowance, LEAST_ALLOWANCE)
-        return spoilt <= scheduling.pace_tolerance * waited
+            return None
+        spoilt = load.spoilt_streams(now, seconds)
+        return Hold.STREAMS if spoilt > scheduling.pace_tolerance else None
 
     def takes(self, load: BackendLoad, request: RouteRequest, now: float) -> bool:
         """Whether a backend's gate is open and its memory has room."""

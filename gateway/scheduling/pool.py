@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.config import Scheduling
 from gateway.scheduling.granter import Granter
+from gateway.scheduling.hold import Hold
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.placer import Placer, RoutingFailed
@@ -14,6 +15,7 @@ from gateway.scheduling.ticket import RefusalReason, Ticket
 from gateway.scheduling.waiting import Waiting
 from gateway.types import Clock, Role, WorkClass
 from policies.base import Policy, RouteRequest
+from policies.cost import prefill_seconds
 
 NO_BACKEND_RETRY_AFTER = 5.0
 """About the time in which health probes bring a backend back."""
@@ -241,6 +243,20 @@ class Pool:
     def is_open(self, load: BackendLoad) -> bool:
         """Whether a backend has so little prefill pending that requests are sent to it."""
         return self._placer.is_open(load, self._clock())
+
+    def hold(self, load: BackendLoad, request: RouteRequest) -> Hold | None:
+        """Why a request would be held for a backend now; None when it would be sent on."""
+        matched = request.match.tokens.get(load.id, 0.0)
+        seconds = prefill_seconds(load, request.prompt_tokens, matched)
+        return self._placer.hold(load, request, seconds, self._clock())
+
+    def held_for(self, load: BackendLoad) -> Hold | None:
+        """Why the next in line for a backend is held; None when nobody is in line."""
+        now = self._clock()
+        turn = self._waiting.lines.next(load, now, self._placer)
+        if turn is None or turn.ticket.line is not turn.line:
+            return None
+        return self._placer.hold(load, turn.ticket.request, turn.ticket.seconds, now)
 
     def snapshot(self) -> PoolSnapshot:
         now = self._clock()

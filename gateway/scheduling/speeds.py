@@ -87,7 +87,7 @@ class Speeds:
             rates.dropped(lease, self._clock())
 
     def refresh(self) -> None:
-        """Write what was learnt into the ledgers; to be called about once a second."""
+        """Write what was learnt into the ledgers; to be called a few times a second."""
         now = self._clock()
         for rates in self._models.values():
             rates.refresh(now)

@@ -105,6 +105,11 @@ class Engine(Protocol):
 
 
 class Streams:
+    """
+    Args:
+        engine: the backend's ledger, for how long its steps take.
+    """
+
     __slots__ = ("_bearable", "_engine", "_looked", "_streams")
 
     def __init__(self, engine: Engine) -> None:

@@ -77,7 +77,7 @@ ABLATIONS: Mapping[str, Ablation] = {
         [
             [
                 DEFAULT,
-                *changed(scheduling__pace=[None], scheduling__pace_tolerance=[0, 0.1, 0.5, 2]),
+                *changed(scheduling__pace=[None], scheduling__pace_tolerance=[0, 0.2, 1, 4]),
             ]
         ],
     ),

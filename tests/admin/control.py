@@ -147,7 +147,7 @@ class FakeControl:
                 CandidateView(
                     backend=self.first,
                     room=True,
-                    open=True,
+                    hold=None,
                     held=0,
                     queue_seconds=0.125,
                     prefill_seconds=0.125,

@@ -248,7 +248,13 @@ def test_queues(client: Client) -> None:
     assert set(pool["queues"]) == {"prefill", "decode"}
     assert pool["queues"]["decode"]["waiting"] == 0
     [line] = pool["backends"].values()
-    assert line == {"waiting": 0, "held_seconds": 0.0, "pending_seconds": 0.0, "open": True}
+    assert line == {
+        "waiting": 0,
+        "held_seconds": 0.0,
+        "pending_seconds": 0.0,
+        "open": True,
+        "hold": None,
+    }
 
 
 def test_queues_show_what_is_held_for_a_closed_gate(control: FakeControl, client: Client) -> None:
@@ -262,6 +268,7 @@ def test_queues_show_what_is_held_for_a_closed_gate(control: FakeControl, client
         "held_seconds": pytest.approx(2.7, rel=0.05),
         "pending_seconds": pytest.approx(2.7, rel=0.05),
         "open": False,
+        "hold": "gate",
     }
     assert pool["queues"]["decode"]["waiting"] == 1
 

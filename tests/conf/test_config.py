@@ -38,3 +38,8 @@ def test_a_change_reaches_into_sections_and_leaves_the_rest() -> None:
 def test_what_is_no_setting_cannot_be_changed() -> None:
     with pytest.raises(ConfigError):
         changed(Scheduling(), {"priorities": {"urgent": 1.0}})
+
+
+def test_shares_of_priorities_leave_something_to_the_highest() -> None:
+    with pytest.raises(ConfigError, match=r"priorities: .* at most 1, got 0.9 \+ 0.2"):
+        changed(Scheduling(), {"priorities": {"normal": 0.9, "low": 0.2}})

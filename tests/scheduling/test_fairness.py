@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from gateway.config import PriorityShares, Tenants
 from gateway.scheduling.lane import SECOND_DEADLINE, second_deadline
+from gateway.scheduling.line import TENANTS_ASKED
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.ticket import RefusalReason
-from gateway.types import Priority
+from gateway.types import Priority, WorkClass
 from policies.base import RouteRequest
 from tests.scheduling.virtual import (
     DECODE,
@@ -131,6 +132,29 @@ def test_two_tenants_with_a_backlog_get_the_same_service(seed: int, quantum: flo
         served[caller.ticket.request.tenant] += caller.lease.prefill_seconds
         decode = 300 * 0.01
         assert abs(served["small"] - served["large"]) <= 2 * quantum + 2 * (2.0 + decode)
+
+
+def test_of_very_many_tenants_each_gets_its_turn() -> None:
+    pool = gated()
+    names = [f"tenant {number}" for number in range(2 * TENANTS_ASKED + 20)]
+
+    def source(tenant: str) -> Callable[[], RouteRequest]:
+        return lambda: ask(tokens=1000, tenant=tenant)
+
+    served = tenants(releases(pool, 10 * len(names), [source(name) for name in names]))
+    assert min(served[name] for name in names) >= 5
+    assert max(served.values()) <= 20
+
+
+def test_a_tenants_turn_goes_before_its_class() -> None:
+    """One that asks for long prompts is not put behind all that others ask for."""
+    pool = gated(share=0.0)
+
+    def source(tenant: str, work_class: WorkClass) -> Callable[[], RouteRequest]:
+        return lambda: ask(work_class, 10_000, tenant=tenant)
+
+    served = tenants(releases(pool, 100, [source("long", PREFILL), source("short", DECODE)]))
+    assert served["long"] >= 45
 
 
 def test_a_flooder_does_not_harm_nine_normal_tenants() -> None:

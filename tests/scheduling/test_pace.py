@@ -7,6 +7,7 @@ from math import inf
 import msgspec
 import pytest
 
+from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.placer import LONGEST_HOLD
 from gateway.scheduling.pool import Pool
@@ -92,6 +93,22 @@ def test_a_prefill_that_streams_cannot_bear_is_held_until_they_end() -> None:
     assert held.leases
 
 
+def test_why_one_would_be_held() -> None:
+    backend = Backend()
+    pool, load = backend.pool, backend.load
+    large = ask(PREFILL, LARGE, now=backend.clock.now)
+    assert pool.hold(load, large) is None
+    backend.stream()
+    assert pool.hold(load, large) is Hold.STREAMS
+    assert pool.held_for(load) is None
+    backend.ask(LARGE, target=10.0)
+    assert pool.held_for(load) is Hold.STREAMS
+    load.capacity_tokens = LARGE
+    assert pool.hold(load, large) is Hold.MEMORY
+    backend.ask(6000)
+    assert pool.hold(load, large) is Hold.GATE
+
+
 @pytest.mark.parametrize("options", [{"pace": None}, {"gate": None}])
 def test_without_pace_or_gate_nothing_is_held(options: dict[str, None]) -> None:
     backend = Backend(**options)
@@ -124,15 +141,15 @@ def test_nobody_is_held_behind_one_that_is_held() -> None:
     assert held.waits
 
 
-def test_with_a_tolerance_it_goes_the_sooner_the_less_it_spoils() -> None:
-    waits = []
-    for tokens in (LARGE, LARGE // 2):
-        backend = Backend(pace_tolerance=0.2)
+def test_the_tolerance_is_a_number_of_streams() -> None:
+    backend = Backend()
+    backend.stream()
+    spoilt = backend.load.spoilt_streams(backend.clock.now, 6.0)
+    assert 0.1 < spoilt < 1.0
+    for tolerance, held in ((spoilt - 0.01, True), (spoilt, False)):
+        backend = Backend(pace_tolerance=tolerance)
         backend.stream()
-        held = backend.ask(tokens, target=10.0)
-        assert held.waits
-        waits.append(backend.waits_for(held, most=10.0 * LONGEST_HOLD))
-    assert 1.0 < waits[1] < waits[0] < 10.0 * LONGEST_HOLD - 1.0
+        assert backend.ask(LARGE, target=10.0).waits is held
 
 
 @pytest.mark.parametrize("target", [7.0, 8.0])

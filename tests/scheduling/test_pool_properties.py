@@ -14,7 +14,7 @@ from gateway.config import LengthRange, Scheduling
 from gateway.scheduling.granter import RELOOK
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
-from gateway.scheduling.placer import ALLOWANCE, BEARABLE, LEAST_ALLOWANCE, LONGEST_HOLD
+from gateway.scheduling.placer import LONGEST_HOLD
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.ticket import RefusalReason
 from gateway.types import Decision, Match, Priority, Reason, Role, WorkClass
@@ -189,7 +189,7 @@ class Histories(RuleBasedStateMachine):
             assert before < self.scheduling.gate
             assert load.memory_tokens <= SAFE_FILL * CAPACITY or load.in_flight == 1
             spoilt = load.streams.spoilt(self.clock.now, before, lease.prefill_seconds)
-            assert spoilt <= BEARABLE or self.may_spoil(caller, spoilt)
+            assert spoilt <= self.scheduling.pace_tolerance or self.has_waited(caller)
         self.count_memory(caller, lease)
         self.held.append(lease)
         own = self.held_at(lease.backend_id, lease.work_class)
@@ -203,13 +203,11 @@ class Histories(RuleBasedStateMachine):
             assert length.max_requests is not None
             assert len(self.long_at(lease.backend_id)) <= length.max_requests
 
-    def may_spoil(self, caller: Caller, spoilt: float) -> bool:
-        ticket, now = caller.ticket, self.clock.now
-        waited, target = now - ticket.arrived, ticket.request.deadline - ticket.arrived
-        if waited >= min(LONGEST_HOLD * target, 0.5 * (ticket.expires - ticket.arrived)):
-            return True
-        allowance = max(ALLOWANCE * (target - ticket.seconds), LEAST_ALLOWANCE)
-        return spoilt <= self.scheduling.pace_tolerance * waited / allowance
+    def has_waited(self, caller: Caller) -> bool:
+        """Whether it goes whatever it does to streams."""
+        ticket = caller.ticket
+        waited, target = self.clock.now - ticket.arrived, ticket.request.deadline - ticket.arrived
+        return waited >= min(LONGEST_HOLD * target, 0.5 * (ticket.expires - ticket.arrived))
 
     def may_hold(self, id: str) -> bool:
         load = self.loads[id]
