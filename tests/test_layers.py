@@ -93,7 +93,7 @@ def test_the_check_itself_sees_every_form_of_import(tmp_path: Path) -> None:
     module = ROOT / "gateway" / "http" / "nowhere.py"
     text = "import gateway.app\nfrom gateway import cli\nfrom .. import admin\nfrom . import sse\n"
 
-    class Fake(type(tmp_path)):  # type: ignore[misc]
+    class Fake(type(tmp_path)):
         def read_text(self, encoding: str | None = None) -> str:
             return text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from gateway.estimates.errors import Errors, Estimate
@@ -13,6 +14,8 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.speeds import Speeds
 from gateway.types import HASH_BYTES, Clock, Outcome
+
+logger = logging.getLogger("prefixgate.learning")
 
 RESTATED = 1.25
 """The index counts in bytes, engines say their capacity in tokens. It is stated anew when the bytes
@@ -128,7 +131,12 @@ class Learning:
         self.tokens.learn(prompt.model, facts.content, prompt.prompt_bytes, reported)
         if cached is not None and booking is not None:
             errors.note(Estimate.CACHED_TOKENS, record.matched_tokens, cached)
-            self._index.learn(booking, cached / facts.scale)
+            if self._index.learn(booking, cached / facts.scale):
+                logger.warning(
+                    "backend %s reports nothing cached of prompts that it was sure to hold: its"
+                    " prefixes are forgotten",
+                    lease.backend_id,
+                )
 
     def left(self, context: RequestContext, lease: Lease) -> None:
         """A lease is about to be given back."""

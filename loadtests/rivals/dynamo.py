@@ -19,19 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp
-from random import Random
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from gateway.types import Decision
-from loadtests.rivals.lowest_cost import LowestCost, matched_tokens, reason
+from loadtests.rivals.lowest_cost import Drawn, Seeded, matched_tokens, reason
 from policies.base import Candidate, Params, RouteRequest
 
 Weight = Annotated[float, Meta(ge=0)]
 
 
-class DynamoParams(Params, frozen=True):
+class DynamoParams(Seeded, frozen=True):
     overlap_score_credit: Weight = 1.0
     """Prefill tokens that a cached token takes off the cost."""
     overlap_score_credit_decay: Weight = 0.0
@@ -40,19 +39,13 @@ class DynamoParams(Params, frozen=True):
     """Weight of prefill against occupied blocks."""
     router_temperature: Weight = 0.0
     """0 takes the lowest cost; above, the draw is the more even the higher it is."""
-    seed: int = 0
-    """Of the draws."""
 
 
-class Dynamo(LowestCost[DynamoParams]):
+class Dynamo(Drawn[DynamoParams]):
     """Takes the backend with the fewest blocks to prefill and to keep."""
 
     name: ClassVar[str] = "dynamo"
     params_type: ClassVar[type[Params]] = DynamoParams
-
-    def __init__(self, params: DynamoParams) -> None:
-        super().__init__(params)
-        self._random = Random(params.seed)
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
@@ -70,9 +63,6 @@ class Dynamo(LowestCost[DynamoParams]):
             cost = params.prefill_load_scale * prefill + occupied
             terms.append({"prefill": prefill, "occupied": occupied, "cost": cost})
         return terms
-
-    def pick(self, request: RouteRequest, tied: Sequence[Candidate]) -> Candidate:
-        return self._random.choice(tied)
 
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
         temperature = self._params.router_temperature

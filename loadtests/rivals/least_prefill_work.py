@@ -13,20 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from loadtests.rivals.lowest_cost import LowestCost, NoParams, cheapest, uncached_tokens
-from policies.base import Candidate, Params, RouteRequest
-from policies.rotation import Rotation
+from loadtests.rivals.lowest_cost import InTurn, cheapest, uncached_tokens
+from policies.base import Candidate, RouteRequest
 
 
-class LeastPrefillWork(LowestCost[NoParams]):
+class LeastPrefillWork(InTurn):
     """Takes the backend that will have the fewest tokens left to prefill."""
 
     name: ClassVar[str] = "least_prefill_work"
-    params_type: ClassVar[type[Params]] = NoParams
-
-    def __init__(self, params: NoParams) -> None:
-        super().__init__(params)
-        self._rotation = Rotation()
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
@@ -39,4 +33,4 @@ class LeastPrefillWork(LowestCost[NoParams]):
 
     def pick(self, request: RouteRequest, tied: Sequence[Candidate]) -> Candidate:
         fewest = cheapest(tied, [candidate.in_flight for candidate in tied])
-        return self._rotation.next(request.model, fewest)
+        return super().pick(request, fewest)

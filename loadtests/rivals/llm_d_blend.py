@@ -16,34 +16,27 @@ queue weight; and no term grows with the length of what waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from loadtests.rivals.lowest_cost import LowestCost, matched_share
+from loadtests.rivals.lowest_cost import Drawn, Seeded, matched_share
 from policies.base import Candidate, Params, RouteRequest
 
 Weight = Annotated[float, Meta(ge=0)]
 
 
-class LlmdBlendParams(Params, frozen=True):
+class LlmdBlendParams(Seeded, frozen=True):
     prefix_weight: Weight = 3.0
     queue_weight: Weight = 2.0
     kv_cache_weight: Weight = 2.0
-    seed: int = 0
-    """Of the draws between equal scores."""
 
 
-class LlmdBlend(LowestCost[LlmdBlendParams]):
+class LlmdBlend(Drawn[LlmdBlendParams]):
     """Adds up scores for reuse, queue and memory."""
 
     name: ClassVar[str] = "llm_d_blend"
     params_type: ClassVar[type[Params]] = LlmdBlendParams
-
-    def __init__(self, params: LlmdBlendParams) -> None:
-        super().__init__(params)
-        self._random = Random(params.seed)
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
@@ -63,6 +56,3 @@ class LlmdBlend(LowestCost[LlmdBlendParams]):
             )
             terms.append({"prefix": prefix, "queue": queue, "kv_cache": free, "cost": -score})
         return terms
-
-    def pick(self, request: RouteRequest, tied: Sequence[Candidate]) -> Candidate:
-        return self._random.choice(tied)

@@ -17,14 +17,14 @@ cached, reuse counts only as tokens saved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from gateway.types import Decision
 from loadtests.rivals.lowest_cost import (
-    LowestCost,
+    Drawn,
+    Seeded,
     cheapest,
     matched_share,
     reason,
@@ -33,32 +33,26 @@ from loadtests.rivals.lowest_cost import (
 from policies.base import Candidate, Params, RouteRequest
 
 
-class LlmdStickyParams(Params, frozen=True):
+class LlmdStickyParams(Seeded, frozen=True):
     affinity_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.8
     """Share of the prompt that makes a backend sticky."""
     max_ttft_penalty: Annotated[float, Meta(ge=0)] = 18.0
     """Seconds of wait, over the best other backend, that break it; 0 never breaks."""
     peak_prefill_throughput: Annotated[float, Meta(gt=0)] = 15_928.0
     """Tokens per second that turn tokens which wait into seconds."""
-    seed: int = 0
-    """Of the draws between equal loads."""
 
 
-class LlmdSticky(LowestCost[LlmdStickyParams]):
+class LlmdSticky(Drawn[LlmdStickyParams]):
     """Stays where most of the prompt is cached until that is far behind; then the least load."""
 
     name: ClassVar[str] = "llm_d_sticky"
     params_type: ClassVar[type[Params]] = LlmdStickyParams
 
-    def __init__(self, params: LlmdStickyParams) -> None:
-        super().__init__(params)
-        self._random = Random(params.seed)
-
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
         costs = [terms["cost"] for terms in self.explain(request, candidates)]
         kept = self._kept(request, candidates)
         within = [cost for each, cost in zip(candidates, costs, strict=True) if each in kept]
-        chosen = self._random.choice(cheapest(kept, within))
+        chosen = self.pick(request, cheapest(kept, within))
         return Decision(chosen.id, reason(request, candidates, chosen), tuple(costs))
 
     def explain(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from random import Random
 from typing import ClassVar, Generic, TypeVar
 
 from gateway.types import Decision, Reason
 from policies.base import Candidate, Params, RouteRequest
+from policies.rotation import Rotation
 
 P = TypeVar("P", bound=Params)
 
@@ -47,6 +49,38 @@ class LowestCost(ABC, Generic[P]):
 
     def placed(self, request: RouteRequest, candidate: Candidate) -> None:
         """Nothing later depends on it, if the rule does not say so."""
+
+
+class InTurn(LowestCost[NoParams]):
+    """Of those that cost the same the next in turn."""
+
+    params_type: ClassVar[type[Params]] = NoParams
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self._rotation = Rotation()
+
+    def pick(self, request: RouteRequest, tied: Sequence[Candidate]) -> Candidate:
+        return self._rotation.next(request.model, tied)
+
+
+class Seeded(Params, frozen=True):
+    seed: int = 0
+    """Of the draws."""
+
+
+S = TypeVar("S", bound=Seeded)
+
+
+class Drawn(LowestCost[S]):
+    """Of those that cost the same any."""
+
+    def __init__(self, params: S) -> None:
+        super().__init__(params)
+        self._random = Random(params.seed)
+
+    def pick(self, request: RouteRequest, tied: Sequence[Candidate]) -> Candidate:
+        return self._random.choice(tied)
 
 
 def cheapest(candidates: Sequence[Candidate], costs: Sequence[float]) -> list[Candidate]:

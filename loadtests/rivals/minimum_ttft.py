@@ -19,21 +19,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from loadtests.rivals.lowest_cost import LowestCost, NoParams
+from loadtests.rivals.lowest_cost import InTurn
 from loadtests.rivals.prefill import own_prefill_seconds
-from policies.base import Candidate, Params, RouteRequest
-from policies.rotation import Rotation
+from policies.base import Candidate, RouteRequest
 
 
-class MinimumTtft(LowestCost[NoParams]):
+class MinimumTtft(InTurn):
     """Takes the backend that is predicted to answer first."""
 
     name: ClassVar[str] = "minimum_ttft"
-    params_type: ClassVar[type[Params]] = NoParams
-
-    def __init__(self, params: NoParams) -> None:
-        super().__init__(params)
-        self._rotation = Rotation()
 
     def explain(
         self, request: RouteRequest, candidates: Sequence[Candidate]
@@ -44,6 +38,3 @@ class MinimumTtft(LowestCost[NoParams]):
             own = own_prefill_seconds(request, candidate)
             terms.append({"queue": queue, "prefill": own, "cost": queue + own})
         return terms
-
-    def pick(self, request: RouteRequest, tied: Sequence[Candidate]) -> Candidate:
-        return self._rotation.next(request.model, tied)

@@ -71,9 +71,7 @@ def test_every_route_is_in_it_and_nothing_else(document: Json) -> None:
     app: Any = admin_app(FakeControl(), Admin())
     assert isinstance(app, Auth)
     served = {
-        (method, route.path)
-        for route in app._app.routes  # type: ignore[attr-defined]
-        for method in route.methods - {"HEAD"}
+        (method, route.path) for route in app._app.routes for method in route.methods - {"HEAD"}
     }
     assert served == set(operations(document))
 

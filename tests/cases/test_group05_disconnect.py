@@ -208,7 +208,7 @@ def test_D05_leaving_the_queue(
             gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == 1)
             leave(waiting)
             gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == 0, SOON)
-            gw.settles(lambda m, n=round_number: m.outcomes.get("cancelled") == n)  # type: ignore[misc]
+            gw.settles(lambda m, n=round_number: m.outcomes.get("cancelled") == n)
     # the holder has left too: the slot is free, and nobody in between reached the backend
     assert gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
     assert len(backend.requests) == 2

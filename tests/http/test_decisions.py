@@ -29,7 +29,7 @@ def context() -> RequestContext:
     dialect = dialect_for("POST", "/v1/completions")
     record = RequestRecord("r-1", dialect.name, arrived=ARRIVED, arrived_unix=1e9, model="m")
     record.tenant = "someone@example.com"
-    client = AsgiClient(nowhere, nowhere)  # type: ignore[arg-type]
+    client = AsgiClient(nowhere, nowhere)
     return RequestContext({}, client, dialect, record)
 
 

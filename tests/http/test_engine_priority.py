@@ -33,7 +33,7 @@ def sent(
     async def nowhere(*_: object) -> None:
         """Nothing is received or sent."""
 
-    client = AsgiClient(nowhere, nowhere)  # type: ignore[arg-type]
+    client = AsgiClient(nowhere, nowhere)
     context = RequestContext({}, client, dialect, RequestRecord("1", dialect.name))
     context.body, context.facts = body, facts
     config = BackendConfig(url="http://gpu1", kind=kind, priority=schedules)
@@ -80,4 +80,4 @@ def test_nothing_else_of_the_body_changes() -> None:
 )
 def test_the_body_is_the_clients_otherwise(options: dict[str, object]) -> None:
     asked = {"body": b'{"model":"m"}', "priority": Priority.HIGH} | options
-    assert sent(**asked) == asked["body"]  # type: ignore[arg-type]
+    assert sent(**asked) == asked["body"]

@@ -54,7 +54,7 @@ class Site:
             prompt_tokens / 10_000,
             lambda: self.now,
         )
-        client = AsgiClient(nowhere, nowhere)  # type: ignore[arg-type]
+        client = AsgiClient(nowhere, nowhere)
         context = RequestContext({}, client, dialect, RequestRecord("r", dialect.name))
         context.facts, context.request, context.lease = Facts(prompt, request), request, lease
         context.booking = self.index.book(backend, CHAIN)
@@ -221,3 +221,17 @@ def test_backends_of_another_model_are_not_held_against_it() -> None:
     site.learning.refresh()
     assert site.loads["a"].prefill_rate < 5000
     assert site.loads["b"].prefill_rate == 10_000.0
+
+
+def test_a_cache_that_is_gone_is_found_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    for _ in range(3):
+        site.answer(site.context(), reported=1000, cached=900)
+    assert site.index.match(CHAIN).blocks
+    assert not caplog.records
+    for _ in range(10):
+        if site.index.match(CHAIN).blocks:
+            site.answer(site.context(), reported=1000, cached=0)
+    [record] = caplog.records
+    assert record.getMessage().startswith("backend a reports nothing cached")
+    assert not site.index.match(CHAIN).blocks

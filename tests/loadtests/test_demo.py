@@ -57,7 +57,7 @@ def test_an_engine_that_dies_is_told(
     started = []
     start = Processes.start
 
-    def watch(self, name, command):  # type: ignore[no-untyped-def]
+    def watch(self, name, command):
         service = start(self, name, command)
         started.append(service)
         return service

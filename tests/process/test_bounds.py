@@ -129,7 +129,7 @@ def test_a_long_request_takes_little_of_the_event_loops_time(
             gateway.index.confirm(gateway.index.book(chosen, request.chain))
 
         ours.append(cpu_seconds(stations))
-        plain.append(cpu_seconds(lambda body=body: json.loads(body)))  # type: ignore[misc]
+        plain.append(cpu_seconds(lambda body=body: json.loads(body)))
         # Once more, now that all of it is known.
         ours.append(cpu_seconds(stations))
     print(f"{make.__name__}: {min(ours) * 1e3:.2f} ms, json.loads {min(plain) * 1e3:.2f} ms")

@@ -34,7 +34,7 @@ PLENTY = {"max_waiting": 100_000, "max_wait": 80_000.0, "max_waiting_tokens": 10
 
 def gated(**options: object) -> Pool:
     clock = VirtualClock()
-    scheduling = limits(gate=1e-6, prefill=PLENTY, decode=PLENTY, **options)  # type: ignore[arg-type]
+    scheduling = limits(gate=1e-6, prefill=PLENTY, decode=PLENTY, **options)
     return make_pool(clock, scheduling=scheduling)
 
 
@@ -47,7 +47,7 @@ def releases(pool: Pool, count: int, sources: Sequence[Callable[[], RouteRequest
         caller = Caller(source())
 
         def granted(lease: object) -> None:
-            caller.leases.append(lease)  # type: ignore[arg-type]
+            caller.leases.append(lease)
             gone.append(caller)
             submit(source)
 
@@ -78,7 +78,7 @@ def test_every_kind_gets_the_product_of_its_shares(high_has: tuple[str, ...]) ->
 
     def source(priority: Priority, work_class: object) -> Callable[[], RouteRequest]:
         name = f"{priority} {work_class}"
-        return lambda: ask(work_class, 100, tenant=name, priority=priority)  # type: ignore[arg-type]
+        return lambda: ask(work_class, 100, tenant=name, priority=priority)
 
     count = 1000
     gone = tenants(releases(pool, count, [source(*kind) for kind in kinds]))

@@ -215,7 +215,7 @@ def test_tickets_of_a_backend_that_leaves_go_elsewhere(clock: VirtualClock) -> N
 
 def test_a_policy_that_always_changes_its_mind_ends_nothing(clock: VirtualClock) -> None:
     class Fickle(Scripted):
-        def choose(self, request, candidates):  # type: ignore[no-untyped-def]
+        def choose(self, request, candidates):
             self.answer = "b" if self.answer == "a" else "a"
             return super().choose(request, candidates)
 
@@ -245,7 +245,7 @@ def test_the_gate_feeds_a_backend_whose_first_tokens_are_not_seen_as_fast_as_ass
 
 def test_pools_that_share_a_backend_see_what_the_other_holds(clock: VirtualClock) -> None:
     load = BackendLoad("a")
-    one, other = (Pool(name, "unified", build("least_load", {}), GATE, clock) for name in "xy")  # type: ignore[arg-type]
+    one, other = (Pool(name, "unified", build("least_load", {}), GATE, clock) for name in "xy")
     for pool in (one, other):
         pool.set_backends([load])
     Caller(ask(tokens=SECOND)).submit(one)
@@ -278,7 +278,7 @@ def test_one_that_leaves_while_it_is_passed_stays_away(clock: VirtualClock) -> N
     running = [Caller(ask(PREFILL, 500)).submit(pool) for _ in range(2)]
     large = Caller(ask(PREFILL, 900)).submit(pool)
     small = Caller(ask(PREFILL, 400))
-    small.ticket.on_grant = lambda lease: (small.granted(lease), large.cancel(pool))  # type: ignore[func-returns-value]
+    small.ticket.on_grant = lambda lease: (small.granted(lease), large.cancel(pool))
     small.submit(pool)
     running[0].lease.first_token()
     assert small.leases

@@ -34,7 +34,7 @@ CAPACITY = 10_000
 def hit(tokens: int, matched: int, id: str = "a", **facts: object) -> RouteRequest:
     """A prompt whose two blocks one backend holds."""
     match = Match({id: 2}, {id: float(matched)})
-    return ask(tokens=tokens, match=match, chain=CHAIN, **facts)  # type: ignore[arg-type]
+    return ask(tokens=tokens, match=match, chain=CHAIN, **facts)
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def clock() -> VirtualClock:
 
 def small_pool(clock: VirtualClock, ids: str = "a", **options: object) -> Pool:
     policy = options.pop("policy", "least_load")
-    scheduling = limits(**{"gate": 5.0, **options})  # type: ignore[arg-type]
-    pool = make_pool(clock, ids, scheduling, policy)  # type: ignore[arg-type]
+    scheduling = limits(**{"gate": 5.0, **options})
+    pool = make_pool(clock, ids, scheduling, policy)
     for load in pool.backends:
         load.capacity_tokens = CAPACITY
     return pool

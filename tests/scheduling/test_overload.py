@@ -21,14 +21,14 @@ def clock() -> VirtualClock:
 def backlog(clock: VirtualClock, pool: Pool, *, pace: float, waiting: int, **facts: object) -> None:
     """Leaves so many seconds of work waiting, after ten that went one each `pace` seconds."""
     running = Caller(ask(tokens=SECOND)).submit(pool)
-    first = Caller(ask(tokens=SECOND, **facts)).submit(pool)  # type: ignore[arg-type]
+    first = Caller(ask(tokens=SECOND, **facts)).submit(pool)
     for _ in range(10):
-        following = Caller(ask(tokens=SECOND, **facts)).submit(pool)  # type: ignore[arg-type]
+        following = Caller(ask(tokens=SECOND, **facts)).submit(pool)
         clock.advance(pace)
         running.lease.release()
         running, first = first, following
     for _ in range(waiting - 1):
-        assert Caller(ask(tokens=SECOND, **facts)).submit(pool).waits  # type: ignore[arg-type]
+        assert Caller(ask(tokens=SECOND, **facts)).submit(pool).waits
 
 
 def test_what_would_wait_longer_than_it_may_is_refused_at_once(clock: VirtualClock) -> None:
@@ -109,7 +109,7 @@ def test_a_displaced_one_may_come_again_from_its_callback(clock: VirtualClock) -
     pool = make_pool(clock, scheduling=limits(decode={"max_requests": 1, "max_waiting": 1}))
     Caller(ask()).submit(pool)
     low, again = Caller(ask(priority=LOW)), Caller(ask(priority=LOW))
-    low.ticket.on_refuse = lambda refusal: (low.refusals.append(refusal), again.submit(pool))  # type: ignore[func-returns-value]
+    low.ticket.on_refuse = lambda refusal: (low.refusals.append(refusal), again.submit(pool))
     low.submit(pool)
     high = Caller(ask(priority=HIGH)).submit(pool)
     assert high.waits

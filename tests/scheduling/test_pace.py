@@ -35,7 +35,7 @@ class Backend:
             stream_seconds=0.0,
             context_seconds=0.0,
         )
-        scheduling = limits(**{"gate": 0.5, "pace": PACE, "pace_tolerance": 0.0, **options})  # type: ignore[arg-type]
+        scheduling = limits(**{"gate": 0.5, "pace": PACE, "pace_tolerance": 0.0, **options})
         self.pool = Pool("m", Role.UNIFIED, build("least_load", {}), scheduling, self.clock)
         self.pool.set_backends([self.load])
 

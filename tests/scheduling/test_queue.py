@@ -13,7 +13,7 @@ NUMBERS = count()
 
 
 def queue(**limits: float) -> ClassQueue:
-    return ClassQueue(DECODE, ClassLimits(**limits))  # type: ignore[arg-type]
+    return ClassQueue(DECODE, ClassLimits(**limits))
 
 
 def ticket(
@@ -31,7 +31,7 @@ def ticket(
 
 
 def push(waiting: ClassQueue, *args: float, **facts: object) -> Ticket:
-    made = ticket(*args, **facts)  # type: ignore[arg-type]
+    made = ticket(*args, **facts)
     waiting.push(made)
     return made
 

@@ -4,7 +4,7 @@ from tests.scheduling.virtual import PREFILL, ask
 
 
 def ticket(**options: object) -> Ticket:
-    return Ticket(ask(PREFILL), print, print, **options)  # type: ignore[arg-type]
+    return Ticket(ask(PREFILL), print, print, **options)
 
 
 def test_a_client_can_only_shorten_its_wait() -> None:

@@ -50,7 +50,7 @@ class Caller:
         self.leases: list[Lease] = []
         self.refusals: list[Refusal] = []
         self.cancelled = False
-        self.ticket = Ticket(request, self.granted, self.refusals.append, **options)  # type: ignore[arg-type]
+        self.ticket = Ticket(request, self.granted, self.refusals.append, **options)
 
     def granted(self, lease: Lease) -> None:
         self.leases.append(lease)
@@ -96,9 +96,9 @@ def limits(
     return Scheduling(
         prefill_share=share,
         gate=gate,
-        prefill=PrefillLimits(**(prefill or {})),  # type: ignore[arg-type]
-        decode=ClassLimits(**(decode or {})),  # type: ignore[arg-type]
-        **{"ranges": (), **options},  # type: ignore[arg-type]
+        prefill=PrefillLimits(**(prefill or {})),
+        decode=ClassLimits(**(decode or {})),
+        **{"ranges": (), **options},
     )
 
 

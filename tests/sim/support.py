@@ -27,7 +27,7 @@ def profile(**changes: object) -> Profile:
         "max_num_batched_tokens": 256,
         "max_num_seqs": 8,
     }
-    return Profile(model="m", timing=TIMING, memory=MEMORY, **(settings | changes))  # type: ignore
+    return Profile(model="m", timing=TIMING, memory=MEMORY, **(settings | changes))
 
 
 class Heard:

@@ -60,7 +60,7 @@ def test_a_turn_that_follows_a_stray_is_none_of_its_home() -> None:
     ],
 )
 def test_counts_that_differ_are_told(change: dict[str, object], text: str) -> None:
-    (told,) = failures(replace(arm(HOME), **change))  # type: ignore[arg-type]
+    (told,) = failures(replace(arm(HOME), **change))
     assert text in told
 
 

@@ -45,11 +45,11 @@ def request(
     if tokens is None:
         tokens = len(blocks) * BLOCK + 100
     settings: dict[str, object] = {"output_tokens": 11} | more
-    return TraceRequest(arrival, tokens, blocks=tuple(blocks), **settings)  # type: ignore[arg-type]
+    return TraceRequest(arrival, tokens, blocks=tuple(blocks), **settings)
 
 
 def trace(*requests: TraceRequest, **more: object) -> Trace:
-    return Trace("made", requests, "digest", BLOCK, **more)  # type: ignore[arg-type]
+    return Trace("made", requests, "digest", BLOCK, **more)
 
 
 class Scripted:

@@ -29,7 +29,7 @@ def test_rivals_send_on_at_once_unless_they_are_put_behind_the_gate(name: str) -
 
 def test_parameters_and_settings_can_be_changed() -> None:
     arm = find("prefix_affinity?eta=0.5&scheduling.gate=null&scheduling.target.seconds=4", OWN)
-    assert arm.policy().params.eta == 0.5  # type: ignore[attr-defined]
+    assert arm.policy().params.eta == 0.5
     assert arm.scheduling.gate is None
     assert arm.scheduling.target.seconds == 4
     assert arm.scheduling.order == OWN.order
@@ -38,8 +38,8 @@ def test_parameters_and_settings_can_be_changed() -> None:
 def test_configured_parameters_are_those_of_the_policy_they_are_for() -> None:
     configured = PolicyConfig(name="prefix_affinity", params={"eta": 0.5, "omega": 2.0})
     arm = find("prefix_affinity?omega=3", OWN, configured)
-    assert arm.params.eta == 0.5  # type: ignore[attr-defined]
-    assert arm.params.omega == 3  # type: ignore[attr-defined]
+    assert arm.params.eta == 0.5
+    assert arm.params.omega == 3
     assert find("round_robin", OWN, configured).policy().name == "round_robin"
 
 

@@ -30,7 +30,7 @@ def plan(**changes: object) -> Plan:
         "modes": [Mode.OPEN],
         "slo": Slo(),
     }
-    return Plan(**(settings | changes))  # type: ignore[arg-type]
+    return Plan(**(settings | changes))
 
 
 def test_every_policy_is_run_under_every_load_with_every_seed() -> None:

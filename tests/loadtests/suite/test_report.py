@@ -85,7 +85,7 @@ def test_runs_go_seed_by_seed_and_cover_every_fleet() -> None:
 
 
 def test_the_search_for_a_capacity_begins_with_what_is_known(store: Store) -> None:
-    known = [case.work.search.known for case in PLAN.searches(store)]  # type: ignore[attr-defined]
+    known = [case.work.search.known for case in PLAN.searches(store)]
     assert known == [{1.0: True}, {1.0: False}, {1.0: False}] * 2 or known == [
         {1.0: True},
         {1.0: False},
