@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from gateway.allowed import STEP, allowed
 from gateway.types import EngineKind, Role
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -237,7 +238,7 @@ class Settings(Section, frozen=True):
 T = TypeVar("T")
 
 _WHERE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 
 
 def convert(data: Any, into: type[T], what: str) -> T:
@@ -254,14 +255,17 @@ def convert(data: Any, into: type[T], what: str) -> T:
     except msgspec.ValidationError as error:
         message = str(error)
         where = _WHERE.search(message)
-        if where is None:
-            raise ConfigError(f"{what}: {message}") from None
-        path = where["path"].lstrip(".")
-        problem = message[: where.start()]
-        value = _value_at(data, where["path"])
+        place = where["path"] if where else ""
+        problem = message[: where.start()] if where else message
+        path = place.lstrip(".")
+        value = _value_at(data, place)
         shown = f" (got {value!r})" if _showable(path, value) else ""
-        message = f"{what}: {path or 'top level'}: {problem}{shown}"
-        raise ConfigError(message, field=path or None) from None
+        unknown = _UNKNOWN.search(problem)
+        if unknown or "enum value" in problem:
+            problem += f"; {allowed(into, place)}"
+        field = f"{path}.{unknown['name']}".lstrip(".") if unknown else path
+        where_text = f"{path}: " if path else "top level: " if where else ""
+        raise ConfigError(f"{what}: {where_text}{problem}{shown}", field=field or None) from None
 
 
 S = TypeVar("S", bound=Section)
@@ -274,20 +278,24 @@ def changed(section: S, changes: dict[str, Any]) -> S:
     Raises:
         ConfigError: a change is not allowed.
     """
-    tree = msgspec.to_builtins(section)
+    return convert(_merged(section, changes), type(section), "body")
+
+
+def _merged(section: Section, changes: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.to_builtins(section)
     for name, value in changes.items():
         present = getattr(section, name, None)
         if isinstance(present, Section) and isinstance(value, dict):
-            value = msgspec.to_builtins(changed(present, value))
+            value = _merged(present, value)
         tree[name] = value
-    return convert(tree, type(section), "body")
+    return tree
 
 
 def _value_at(data: Any, path: str) -> Any:
-    for name, index in _STEP.findall(path):
+    for name, index in STEP.findall(path):
         try:
             data = data[int(index)] if index else data[name]
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, ValueError):
             return None
     return data
 

@@ -222,7 +222,7 @@ class PrefixAffinity:
                 "decode": params.omega
                 * decode_seconds(candidate, request.output_tokens, request.prompt_tokens),
                 "memory": memory_seconds(candidate, request),
-                "copy": -credit,
+                "copy": -credit or 0.0,
                 "total": cost + streams - credit,
             }
 

@@ -24,6 +24,7 @@ LAYERS = {
     "gateway.estimates": 2,
     "gateway.fleet": 2,
     "gateway.telemetry": 1,
+    "gateway.allowed": 1,
     "gateway.config": 1,
     "gateway.types": 1,
     "gateway.version": 1,

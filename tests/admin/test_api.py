@@ -94,7 +94,7 @@ def test_add(control: FakeControl, client: Client) -> None:
         ({"url": "http://gpu2", "models": []}, "models", "[]"),
         ({"url": "http://gpu2", "models": ["m", 3]}, "models[1]", "got 3"),
         ({"url": "http://gpu2", "capacity_tokens": 0}, "capacity_tokens", ">= 1"),
-        ({"url": "http://gpu2", "speed": 9}, None, "`speed`"),
+        ({"url": "http://gpu2", "speed": 9}, "speed", "`speed`"),
         ({}, None, "`url`"),
         ([], None, "object"),
     ],
@@ -299,7 +299,7 @@ def test_a_change_of_scheduling_leaves_the_rest(control: FakeControl, client: Cl
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"gait": 1}, None),
+        ({"gait": 1}, "gait"),
         ({"gate": 0}, "gate"),
         ({"prefill": {"max_wait": -1}}, "prefill.max_wait"),
         ({"order": "arrival", "target": None}, "target"),

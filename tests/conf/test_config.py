@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,3 +44,21 @@ def test_what_is_no_setting_cannot_be_changed() -> None:
 def test_shares_of_priorities_leave_something_to_the_highest() -> None:
     with pytest.raises(ConfigError, match=r"priorities: .* at most 1, got 0.9 \+ 0.2"):
         changed(Scheduling(), {"priorities": {"normal": 0.9, "low": 0.2}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "says"),
+    [
+        ({"gaet": 1}, "gaet", "unknown field `gaet`; known are prefill_seconds, "),
+        ({"target": {"secs": 1}}, "target.secs", "target: .*`secs`; known are seconds, factor"),
+        ({"order": "fifo"}, "order", "order: .*; one of arrival, deadline, work .got 'fifo'."),
+        ({"tenants": {"weights": {"a": -1}}}, "tenants.weights[...]", "Expected .* > 0"),
+        ({"ranges": [{"min_token": 1}]}, "ranges[0].min_token", "known are min_tokens, "),
+    ],
+)
+def test_a_wrong_change_is_answered_with_what_is_allowed(
+    changes: dict[str, Any], field: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        changed(Scheduling(), changes)
+    assert caught.value.field == field
