@@ -22,10 +22,6 @@ takes."""
 
 _SCAN_BACKENDS = 2048
 """Backends that are looked at for them in all, at most: in a large pool each look takes long."""
-
-PASSING = 0.25
-"""A ticket goes past one that is held for the streams' sake if it brings at most this share of the
-other's prefill."""
 RELOOK = 0.25
 """Seconds after which a ticket in another backend's line is looked at again for an idle one."""
 
@@ -139,7 +135,8 @@ class Granter:
         placer, lines = self._placer, self._waiting.lines
         self._serve_holder(load, now)
         looks = self._looks()
-        lighter = inf
+        if load.id in lines:
+            lines.of(load).hold_none()
         head: Turn | None = None
         passed: list[tuple[Ticket, BackendLoad | None]] = []
         try:
@@ -147,7 +144,8 @@ class Granter:
                 turn = lines.next(load, now, placer)
                 if turn is None:
                     return True
-                ticket = turn.ticket
+                ticket, own = turn.ticket, lines.of(load)
+                lighter = own.lighter(ticket.request)
                 if self._is_worth_asking(ticket, load, now, lighter):
                     if self._try(turn, now, lighter=lighter):
                         looks = self._looks()
@@ -166,7 +164,8 @@ class Granter:
                     passed.remove((head.ticket, load))
                     lines.stand(head.ticket, load)
                     self._try(head, now, earned=True)
-                    head, lighter, looks = None, inf, looks - 1
+                    own.hold_none()
+                    head, looks = None, looks - 1
                     continue
                 # It has to wait here: those behind it may go first.
                 line = ticket.line
@@ -175,12 +174,10 @@ class Granter:
                 passed.append((ticket, line.load))
                 if line.load is load:
                     head = head or turn
-                    lighter = min(lighter, PASSING * ticket.seconds)
+                    own.hold_back(ticket)
                 looks -= 1
             return False
         finally:
-            if load.id in lines:
-                lines.of(load).lighter = lighter
             for ticket, home in passed:
                 if ticket in self._waiting:
                     lines.stand(ticket, home if home is None or home.id in lines else None)

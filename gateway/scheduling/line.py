@@ -19,6 +19,9 @@ from policies.base import RouteRequest
 TENANTS_ASKED = 64
 """Tenants of a kind that are held against each other at a time: a turn takes the longer the more
 there are."""
+PASSING = 0.25
+"""A ticket goes past one that is held for the streams' sake if it brings at most this share of the
+other's prefill."""
 LEAST_SHARE = 1.0
 """Seconds of another tenant's prefill that may go before a newcomer in any case."""
 
@@ -64,16 +67,19 @@ class Line:
         lanes: by kind and tenant; none of them empty.
     """
 
-    __slots__ = ("_by_class", "_by_priority", "_count", "_seconds", "lanes", "lighter", "load")
+    __slots__ = (
+        *("_by_class", "_by_priority", "_count", "_held_rank", "_lighter", "_seconds"),
+        *("lanes", "load"),
+    )
 
     def __init__(self, load: BackendLoad | None) -> None:
         self.load = load
-        self.lighter = inf
         self.lanes: dict[Kind, dict[str, Lane]] = {}
         self._seconds: dict[Kind, float] = {}
         self._count = 0
         self._by_priority = Turns(tuple(Priority))
         self._by_class = {priority: Turns(_CLASSES) for priority in Priority}
+        self.hold_none()
 
     def __len__(self) -> int:
         return self._count
@@ -128,6 +134,24 @@ class Line:
         request = ticket.request
         self._seconds[request.priority, request.work_class] += seconds
         ticket.held += seconds
+
+    def hold_none(self) -> None:
+        """Let nobody be held for the streams' sake, until the next is."""
+        self._lighter = inf
+        self._held_rank = len(RANKS)
+
+    def hold_back(self, ticket: Ticket) -> None:
+        """Let only others go past a ticket whose turn it was."""
+        self._lighter = min(self._lighter, PASSING * ticket.seconds)
+        self._held_rank = min(self._held_rank, RANKS[ticket.request.priority])
+
+    def lighter(self, request: RouteRequest) -> float:
+        """Seconds of prefill that a request may bring to go past those that are held.
+
+        Nothing, if it ranks below one of them: what takes a little each time takes all if there is
+        enough of it.
+        """
+        return self._lighter if RANKS[request.priority] <= self._held_rank else 0.0
 
     def next(
         self,

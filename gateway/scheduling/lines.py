@@ -11,6 +11,7 @@ from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.placer import Placer
 from gateway.scheduling.tenants import Tenants
 from gateway.scheduling.ticket import Ticket
+from policies.base import RouteRequest
 
 
 class Lines:
@@ -35,10 +36,10 @@ class Lines:
     def of(self, load: BackendLoad) -> Line:
         return self._by_backend[load.id]
 
-    def lighter(self, load: BackendLoad) -> float:
-        """Seconds of prefill that may go past those held for a backend."""
+    def lighter(self, load: BackendLoad, request: RouteRequest) -> float:
+        """Seconds of prefill that a request may bring to go past those held for a backend."""
         line = self._by_backend[load.id]
-        return line.lighter if line else inf
+        return line.lighter(request) if line else inf
 
     def wait_for(self, load: BackendLoad) -> bool:
         """Whether anyone waits that could go to a backend."""

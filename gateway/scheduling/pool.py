@@ -181,7 +181,9 @@ class Pool:
             self._granter.serve(load)  # those who wait go before a newcomer
             load = self._look(ticket, now, at_once)
         # Whoever is still in line there waits for memory or for the streams, and in nobody's way.
-        if load is not None and placer.may_go(ticket, load, now, lighter=lines.lighter(load)):
+        if load is not None and placer.may_go(
+            ticket, load, now, lighter=lines.lighter(load, ticket.request)
+        ):
             return self._granter.grant(ticket, load, now)
         if at_once:
             raise waiting.refused(work_class, RefusalReason.EXPIRED)

@@ -151,6 +151,7 @@ class Script:
         self.decides("prefix", plain("m", prompt))
         self.decides("only", plain("solo", prompt))
         self.home_is_full(prompt)
+        self.waits_pay_for_a_copy()
         for policy, reason in (
             ("round_robin", "rotation"),
             ("consistent_hash", "hash"),
@@ -189,6 +190,23 @@ class Script:
         for name in ("prefixgate_matched_tokens_total", "prefixgate_reported_cached_tokens_total"):
             assert after.total(name) == before.total(name)
         self.leaves("answer", *holding)
+
+    def waits_pay_for_a_copy(self) -> None:
+        """A stream that runs where a prefix is makes each request for it a little slower."""
+        prompt = text("hot", 6000)
+        self.gw.admin("PUT", "/policy", {"name": "prefix_affinity", "params": {"omega": 5.0}})
+        for backend in self.three:
+            backend.behave(itl=0.1, n_tokens=1000)
+        holding = self.open(stream("m", prompt), 2)
+        for backend in self.three:
+            backend.behave()
+        reasons = []
+        while "copy" not in reasons:
+            answer = self.ask("ok", 200, plain("m", prompt))
+            reasons.append(answer.header("x-prefixgate-decision"))
+            assert len(reasons) <= 200
+        assert set(reasons[:-1]) == {"prefix"}
+        self.leaves("answer", holding)
 
     def clients_err(self) -> None:
         self.ask("client_error", 400, b"{")

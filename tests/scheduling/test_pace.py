@@ -202,3 +202,18 @@ def test_how_long_answers_are_is_learnt_from_those_that_end() -> None:
     backend.stream()
     assert backend.load.spoilt_streams(backend.clock.now, 7.9) == 0.0
     assert backend.load.spoilt_streams(backend.clock.now, 8.0) == 1.0
+
+
+def test_a_little_of_lower_priority_does_not_go_past_one_that_is_held() -> None:
+    """Enough of them would keep the streams going for which it is held."""
+    little = LARGE // 500
+    for priority, passes in ((Priority.LOW, False), (Priority.NORMAL, True), (Priority.HIGH, True)):
+        backend = Backend(pace_tolerance=0.1)
+        backend.stream()
+        held = backend.ask(LARGE, target=10.0)
+        assert held.waits
+        assert bool(backend.ask(little, priority=priority).leases) is passes
+        # Nor when its turn comes, after the one that is held was looked at.
+        late = backend.ask(little, priority=priority)
+        backend.pool.expire()
+        assert bool(late.leases) is passes
