@@ -33,6 +33,7 @@ from gateway.http.facts import FactReader
 from gateway.http.learning import Learning
 from gateway.http.ops import Ops, is_control_path, refusal
 from gateway.http.proxy import Proxy
+from gateway.http.verdicts import Verdicts
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
@@ -77,7 +78,7 @@ class Gateway:
         self.scale = BlockScale()
         self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
-        self.fleet = Fleet(settings.health, clock)
+        self.fleet = Fleet(settings.health, clock, settings.breaker, settings.backpressure)
         self.access = _log(AccessLog, "access", settings.log.access)
         self.decisions = _log(
             lambda path: DecisionLog(path, clock), "decisions", settings.log.decisions
@@ -101,14 +102,17 @@ class Gateway:
             outputs=self.learning.outputs,
             clock=clock,
         )
+        verdicts = Verdicts(self.fleet, self.metrics)
         dispatcher = Dispatcher(
             fleet=self.fleet,
             upstreams=self.upstreams,
             index=self.index,
             learning=self.learning,
+            verdicts=verdicts,
             metrics=self.metrics,
             clock=clock,
             response_headers=settings.server.response_headers,
+            backpressure=settings.backpressure,
         )
         admission = Admission(
             index=self.index,
@@ -125,11 +129,12 @@ class Gateway:
             learning=self.learning,
             admission=admission,
             attempts=Attempts(
-                fleet=self.fleet,
                 admission=admission,
                 dispatcher=dispatcher,
+                verdicts=verdicts,
                 metrics=self.metrics,
-                settings=settings.retries,
+                retries=settings.retries,
+                timeouts=settings.timeouts,
             ),
             dispatcher=dispatcher,
             observe=self._observe,
@@ -185,7 +190,8 @@ class Gateway:
         self._ticker = self._loop.create_task(self._tick())
         for log in self.logs:
             log.start()
-        await self._prober.start()
+        if self.settings.health.probes:
+            await self._prober.start()
         try:
             yield
         finally:
@@ -206,6 +212,7 @@ class Gateway:
             await asyncio.sleep(EXPIRY_TICK)
             now = self.clock()
             self.metrics.loop_lag.observe(max(0.0, now - before - EXPIRY_TICK))
+            self.fleet.tick()
             self.pools.expire()
             if now >= due:
                 due = now + TICK
@@ -262,6 +269,8 @@ class Gateway:
                 self._backend_added(backend)
             capacity = self._capacity(backend)
             self.loads[id].capacity_tokens = capacity
+            self.loads[id].trials = backend.trials
+            self._give_up_on(backend)
             self.learning.backend_changed(id, next(iter(backend.models), ""), capacity)
         self._forget_unloaded(backend)
         # A ledger outlives its backend while leases are out: if the backend comes back before
@@ -272,17 +281,31 @@ class Gateway:
         self.pools.update(self._serving())
 
     def _serving(self) -> dict[str, list[BackendLoad]]:
-        """Who can take whole requests now, by model: prefill engines only where nobody else can."""
+        """Who can take whole requests now, by model: prefill engines only where nobody else can,
+        and busy ones only where all are."""
         serving: dict[str, list[BackendLoad]] = {}
         healthy = [other for other in self.fleet if other.state is BackendState.HEALTHY]
         whole = [other for other in healthy if other.role is not Role.PREFILL]
-        for backends in (whole, healthy):
+        choices = [whole, healthy]
+        if any(other.busy is not None for other in healthy):
+            free = [[other for other in choice if other.busy is None] for choice in choices]
+            choices = [free[0], whole, free[1], healthy]
+        for backends in choices:
             found: dict[str, list[BackendLoad]] = {}
             for other in backends:
                 for model in (*other.models, ANY_MODEL):
                     found.setdefault(model, []).append(self.loads[other.id])
             serving = found | serving
         return serving
+
+    def _give_up_on(self, backend: Backend) -> None:
+        """When probes have put out a backend that has sent nothing either since the first of them
+        failed, what waits for a first byte there need not wait for its limit. One that sends
+        anything is at work, and one that only takes no more connections may be finishing."""
+        if backend.condition is BackendState.EJECTED and not backend.doubted:
+            upstream = self.upstreams[backend.id]
+            if upstream.heard_at < backend.failing_since:
+                upstream.give_up()
 
     def _forget_unloaded(self, backend: Backend) -> None:
         """A model that a backend no longer lists may come back with other weights."""
@@ -298,9 +321,7 @@ class Gateway:
     def _backend_added(self, backend: Backend) -> None:
         address = backend.address
         tls = ssl.create_default_context() if address.scheme == "https" else None
-        self.upstreams[backend.id] = Upstream(
-            address.host, address.port, self.settings.timeouts, self.clock, tls
-        )
+        self.upstreams[backend.id] = Upstream(address.host, address.port, self.clock, tls)
         self.loads.setdefault(backend.id, BackendLoad(backend.id))
         self.index.add_backend(backend.id, self._capacity(backend))
 

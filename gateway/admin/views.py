@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from gateway.config import Section
 from gateway.fleet.backend import Backend, BackendState, Source
+from gateway.fleet.breaker import Breaker, BreakerState
 from gateway.prefix.index import IndexStats
 from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
@@ -55,6 +56,39 @@ class LoadView(View, frozen=True):
     stream_seconds: float
 
 
+class BreakerView(View, frozen=True):
+    """Whether requests that fail keep others away from a backend.
+
+    `closed` sends all, `open` none, `half_open` a few at a time until one is served.
+    """
+
+    state: BreakerState
+    cause: str
+    """The failure that opened it; empty while it is closed."""
+    since_seconds: float
+    """How long it has been in this state."""
+    until_seconds: float | None
+    """In how long it is tried again; null unless it is open."""
+    failures: int
+    """Requests that failed by the backend's fault within the window."""
+    trials: int
+    """Requests that try it at the moment."""
+
+    @classmethod
+    def of(cls, breaker: Breaker, now: float) -> BreakerView:
+        """Args:
+        now: seconds, on the gateway's clock.
+        """
+        return cls(
+            state=breaker.state,
+            cause=breaker.cause,
+            since_seconds=now - breaker.since,
+            until_seconds=None if breaker.until is None else max(0.0, breaker.until - now),
+            failures=breaker.failures,
+            trials=0 if breaker.trials is None else breaker.trials.out,
+        )
+
+
 class BackendView(View, frozen=True):
     """A backend. What is null is not known, or not yet."""
 
@@ -71,8 +105,10 @@ class BackendView(View, frozen=True):
     """Why it is in this state, or what is wrong with it; empty when all is well."""
     failed_probes: int
     """In a row."""
-    failed_requests: int
-    """In a row."""
+    breaker: BreakerView
+    busy_seconds: float | None
+    """How long it is still avoided because it said that it has too much to do; null when it is
+    not."""
     source: Source
     capacity_tokens: int | None
     block_size: int | None
@@ -95,7 +131,8 @@ class BackendView(View, frozen=True):
             state_seconds=now - backend.since,
             cause=backend.cause,
             failed_probes=backend.failed_probes,
-            failed_requests=backend.failed_requests,
+            breaker=BreakerView.of(backend.breaker, now),
+            busy_seconds=None if backend.busy is None else max(0.0, backend.busy_until - now),
             source=backend.source,
             capacity_tokens=backend.capacity_tokens,
             block_size=facts.block_size if facts is not None else None,

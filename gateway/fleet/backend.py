@@ -9,10 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from xxhash import xxh3_64_hexdigest
 
-from gateway.config import BackendConfig, ConfigError, Count, Section
+from gateway.config import BackendConfig, BreakerConfig, ConfigError, Count, Section
 from gateway.fleet.address import Address
+from gateway.fleet.breaker import Breaker, BreakerState, Trials
 from gateway.fleet.facts import EngineFacts
-from gateway.types import EngineKind, Role
+from gateway.types import Clock, EngineKind, Role
 
 ID_DIGITS = 12
 
@@ -22,7 +23,8 @@ class BackendState(StrEnum):
     """Not yet seen to serve."""
     HEALTHY = "healthy"
     EJECTED = "ejected"
-    """Failed too often in a row. It comes back by itself when a probe succeeds."""
+    """Probes or requests failed there. It comes back by itself when a probe succeeds, or when the
+    breaker's time is up."""
     DRAINING = "draining"
     """Taken out through the admin API: finishes what it has and gets nothing new."""
     REMOVED = "removed"
@@ -53,29 +55,44 @@ class Backend:
         config: what the operator said of it.
         source: who named it.
         facts: what the engine said when it was last seen to serve; None before.
-        condition: its state, were it not draining.
+        condition: its state as probes see it.
+        breaker: what the requests there show.
+        busy: while it said of late that it has too much to do; the permits of those that go there
+            nevertheless, because no other backend can serve them.
+        busy_since, busy_until: when it said so, and when that is forgotten.
         draining: whether it is taken out on purpose.
         since: when `state` became what it is, seconds on the gateway's clock.
-        failed_probes, failed_requests: failures of each sort in a row.
+        failed_probes: in a row.
+        failing_since: when the first of them failed.
         doubted: the next good probe may find another process there than the last one did.
     """
 
     __slots__ = (
         "address",
+        "breaker",
+        "busy",
+        "busy_since",
+        "busy_until",
         "condition",
         "config",
         "doubted",
         "draining",
         "facts",
         "failed_probes",
-        "failed_requests",
+        "failing_since",
         "health_cause",
         "id",
         "since",
         "source",
     )
 
-    def __init__(self, config: BackendConfig, source: Source, now: float) -> None:
+    def __init__(
+        self,
+        config: BackendConfig,
+        source: Source,
+        clock: Clock,
+        breaker: BreakerConfig,
+    ) -> None:
         """Raises:
         ConfigError: no usable address or no usable model name.
         """
@@ -86,23 +103,38 @@ class Backend:
         self.source = source
         self.facts: EngineFacts | None = None
         self.condition = BackendState.STARTING
+        self.breaker = Breaker(breaker, clock)
+        self.busy: Trials | None = None
+        self.busy_since = 0.0
+        self.busy_until = 0.0
         self.draining = False
-        self.since = now
+        self.since = clock()
         self.health_cause = "not probed yet"
         self.failed_probes = 0
-        self.failed_requests = 0
+        self.failing_since = 0.0
         self.doubted = False
 
     @property
     def state(self) -> BackendState:
         if self.draining and self.condition is not BackendState.REMOVED:
             return BackendState.DRAINING
+        if self.condition is BackendState.HEALTHY and self.breaker.state is BreakerState.OPEN:
+            return BackendState.EJECTED
         return self.condition
 
     @property
     def cause(self) -> str:
         """Why it is in its state, for people; "" when it is healthy and all is well."""
-        return "taken out through the admin API" if self.draining else self.health_cause
+        if self.draining:
+            return "taken out through the admin API"
+        if self.condition is BackendState.HEALTHY and self.breaker.cause:
+            return self.breaker.cause
+        return self.health_cause
+
+    @property
+    def trials(self) -> Trials | None:
+        """Permits that requests there need; None when they need none."""
+        return self.breaker.trials or self.busy
 
     @property
     def kind(self) -> EngineKind | None:

@@ -12,14 +12,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.config import BackendConfig, Health
+from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
 from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
+from gateway.fleet.breaker import Trials
 from gateway.fleet.facts import EngineFacts
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.fleet")
 
 Listener = Callable[[Backend], None]
+
+SHORTEST_BUSY = 0.25
+"""Seconds that a backend counts as busy at least, whatever it takes meanwhile: at the edge of its
+capacity it takes and refuses in turn, and each change concerns every request that waits."""
 
 
 class UnknownBackend(LookupError):
@@ -39,8 +44,16 @@ class Added(NamedTuple):
 class Fleet:
     """Backends by id. Iterates over those that are not removed, in the order of their adding."""
 
-    def __init__(self, settings: Health, clock: Clock) -> None:
-        self._unhealthy_after = settings.unhealthy_after
+    def __init__(
+        self,
+        health: Health,
+        clock: Clock,
+        breaker: BreakerConfig | None = None,
+        backpressure: Backpressure | None = None,
+    ) -> None:
+        self._health = health
+        self._breaker = breaker or BreakerConfig()
+        self._backpressure = backpressure or Backpressure()
         self._clock = clock
         self._backends: dict[str, Backend] = {}
         self._changed: list[Listener] = []
@@ -58,6 +71,16 @@ class Fleet:
             return self._backends[id]
         except KeyError:
             raise UnknownBackend(id) from None
+
+    def reconfigure(
+        self, health: Health, breaker: BreakerConfig, backpressure: Backpressure
+    ) -> None:
+        """Go by other settings from now on. States stay as they are."""
+        self._health = health
+        self._breaker = breaker
+        self._backpressure = backpressure
+        for backend in self:
+            backend.breaker.settings = breaker
 
     # listeners
 
@@ -82,9 +105,11 @@ class Fleet:
         """Let a backend in. Of an address that is there, what the new entry sets is taken over.
 
         Raises:
-            ConfigError: no usable address or model name.
+            ConfigError: no usable address or model name, or no model name where none is asked for.
         """
-        backend = Backend(config, source, self._clock())
+        backend = Backend(config, source, self._clock, self._breaker)
+        if not self._health.probes:
+            self._trust(backend)
         known = self._backends.get(backend.id)
         if known is not None:
             logger.warning("backend %s is named twice: merged", backend.address.url)
@@ -95,6 +120,17 @@ class Fleet:
         self._tell(backend)
         self._suspect(backend)
         return Added(backend, new=True)
+
+    def _trust(self, backend: Backend) -> None:
+        """Let a backend in that nobody asks how it is."""
+        if backend.config.models is None:
+            raise ConfigError(
+                f"backend {backend.address.url}: models: must be named while health.probes is"
+                " false: nobody asks the backend",
+                field="models",
+            )
+        backend.condition = BackendState.HEALTHY
+        backend.health_cause = ""
 
     def patch(self, id: str, patch: BackendPatch) -> Backend:
         """Raises:
@@ -160,26 +196,81 @@ class Fleet:
 
     # what is reported
 
-    def report_failure(self, id: str, cause: str, *, gone: bool = False) -> None:
+    def report_failure(
+        self,
+        id: str,
+        cause: str,
+        *,
+        gone: bool = False,
+        sent_at: float | None = None,
+        trial: Trials | None = None,
+    ) -> None:
         """A request failed at a backend, by the backend's fault.
 
         Args:
             gone: the backend could not even be connected to.
+            sent_at: when the request was sent there, on the fleet's clock; None for now.
+            trial: the permit that it held.
         """
         backend = self._backends.get(id)
         if backend is None:
             return
-        backend.failed_requests += 1
         backend.doubted |= gone
-        if backend.failed_requests >= self._unhealthy_after:
-            self._eject(backend, f"{backend.failed_requests} requests in a row failed: {cause}")
+        before = backend.state
+        if backend.breaker.failed(cause, sent_at=sent_at, trial=trial):
+            self._breaker_changed(backend, before)
         self._suspect(backend)
 
+    def report_accepted(self, id: str, *, sent_at: float, trial: Trials | None = None) -> None:
+        """A backend has begun to serve a request: the first content of a stream, or the head of
+        another answer, has come."""
+        backend = self._backends.get(id)
+        if backend is None:
+            return
+        if trial is not None:
+            before = backend.state
+            if backend.breaker.proved(sent_at=sent_at, trial=trial):
+                self._breaker_changed(backend, before)
+            elif backend.busy is trial and self._clock() - backend.busy_since >= SHORTEST_BUSY:
+                self._not_busy(backend)
+        if backend.doubted and not self._health.probes:
+            backend.doubted = False
+            for listener in self._restarted:
+                listener(backend)
+
     def report_success(self, id: str) -> None:
-        """A request was answered by a backend."""
+        """A request was answered by a backend, from beginning to end."""
         backend = self._backends.get(id)
         if backend is not None:
-            backend.failed_requests = 0
+            backend.breaker.served()
+
+    def report_busy(self, id: str, retry_after: float | None) -> None:
+        """A backend refused a request because it has too much to do.
+
+        Args:
+            retry_after: for how long it says to leave it alone; None when it does not say.
+        """
+        backend = self._backends.get(id)
+        if backend is None:
+            return
+        settings, now = self._backpressure, self._clock()
+        seconds = settings.avoid if retry_after is None else retry_after
+        until = now + min(seconds, settings.max_avoid)
+        if backend.busy is None and until > now:
+            backend.busy = Trials(settings.trials)
+            backend.busy_since = now
+            self._tell(backend)
+        backend.busy_until = max(backend.busy_until, until)
+
+    def tick(self) -> None:
+        """Do what is due; to be called a few times a second."""
+        now = self._clock()
+        for backend in self:
+            before = backend.state
+            if backend.breaker.tick():
+                self._breaker_changed(backend, before)
+            if backend.busy is not None and now >= backend.busy_until:
+                self._not_busy(backend)
 
     def probe_failed(self, backend: Backend, cause: str, *, gone: bool = False) -> None:
         """Args:
@@ -187,12 +278,14 @@ class Fleet:
         """
         if self._backends.get(backend.id) is not backend:
             return
+        if not backend.failed_probes:
+            backend.failing_since = self._clock()
         backend.failed_probes += 1
         # Requests and probe agree that nothing listens there: no need to wait for more of either.
-        dead = gone and backend.doubted and backend.failed_requests > 0
+        dead = gone and backend.doubted and backend.breaker.failures > 0
         backend.doubted |= gone
         backend.health_cause = cause
-        if dead or backend.failed_probes >= self._unhealthy_after:
+        if dead or backend.failed_probes >= self._health.unhealthy_after:
             self._eject(backend, cause)
 
     def probe_succeeded(self, backend: Backend, facts: EngineFacts) -> None:
@@ -208,9 +301,10 @@ class Fleet:
             else:
                 facts = _completed(facts, known)
         backend.facts = facts
+        was_away = backend.doubted or backend.failed_probes > 0
         backend.doubted = False
         if backend.models:
-            self._let_in(backend)
+            self._let_in(backend, was_away=was_away)
         else:
             unread = facts.models is None
             self.probe_failed(
@@ -224,12 +318,27 @@ class Fleet:
 
     # how it is done
 
-    def _let_in(self, backend: Backend) -> None:
-        if backend.condition is BackendState.EJECTED:
-            # On trial: it answers probes, but if the next request fails too it is out again.
-            backend.failed_requests = min(backend.failed_requests, self._unhealthy_after - 1)
+    def _let_in(self, backend: Backend, *, was_away: bool) -> None:
+        """Args:
+        was_away: probes, or the connections of requests, have failed since the last good probe. One
+            that never failed a probe fails requests for reasons that probes do not see.
+        """
         backend.failed_probes = 0
-        self._become(backend, BackendState.HEALTHY, "")
+        before = backend.state
+        if was_away:
+            backend.breaker.try_now()
+        backend.condition = BackendState.HEALTHY
+        backend.health_cause = ""
+        self._note(backend, before)
+
+    def _breaker_changed(self, backend: Backend, before: BackendState) -> None:
+        self._note(backend, before)
+        self._tell(backend)
+
+    def _not_busy(self, backend: Backend) -> None:
+        backend.busy = None
+        backend.busy_until = 0.0
+        self._tell(backend)
 
     def _eject(self, backend: Backend, cause: str) -> None:
         if backend.condition is not BackendState.EJECTED:

@@ -147,5 +147,5 @@ def _in_doubt(backend: Backend) -> bool:
         backend.condition is not BackendState.HEALTHY
         or backend.doubted
         or backend.failed_probes > 0
-        or backend.failed_requests > 0
+        or backend.breaker.failures > 0
     )

@@ -15,11 +15,12 @@ import socket
 import ssl
 from collections import deque
 from enum import StrEnum
+from math import inf
 from typing import Protocol, cast
 
 import httptools
 
-from gateway.config import Timeouts
+from gateway.fleet.limits import NO_LIMITS, Limits
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.upstream")
@@ -46,10 +47,10 @@ class FailureKind(StrEnum):
     """What came back is not HTTP/1.1."""
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     IDLE_TIMEOUT = "idle_timeout"
-
-    @property
-    def is_timeout(self) -> bool:
-        return self.value.endswith("timeout")
+    TOTAL_TIMEOUT = "total_timeout"
+    """The answer took longer than it may from beginning to end."""
+    HUNG = "hung"
+    """The backend was put out by its probes and has sent nothing on any connection meanwhile."""
 
 
 class UpstreamFailure(Exception):
@@ -100,9 +101,11 @@ class Connection(asyncio.Protocol):
         "_sink",
         "_until_close",
         "_upstream",
+        "ends_at",
         "got_bytes",
         "head_seen",
         "idle_since",
+        "limits",
         "quiet",
         "reused",
         "seen",
@@ -129,15 +132,30 @@ class Connection(asyncio.Protocol):
         self.seen = False
         self.quiet = 0.0
         self.idle_since = 0.0
+        self.limits = NO_LIMITS
+        self.ends_at = inf
 
-    def send(self, request: bytes, body: bytes, sink: Sink, *, head_only: bool = False) -> None:
+    def send(
+        self,
+        request: bytes,
+        body: bytes,
+        sink: Sink,
+        limits: Limits,
+        *,
+        ends_at: float = inf,
+        head_only: bool = False,
+    ) -> None:
         """Send a request; its answer goes to `sink`.
 
         Args:
             request: request line and headers, up to and including the blank line.
+            limits: how long the answer may take to begin, and to go on.
+            ends_at: when it must have ended, on the upstream's clock.
             head_only: the answer has no body whatever its headers say (HEAD).
         """
         self._sink = sink
+        self.limits = limits
+        self.ends_at = ends_at
         self._complete = self._until_close = self.got_bytes = self.head_seen = False
         self._head_only = head_only
         self._head = None
@@ -313,18 +331,24 @@ class Connection(asyncio.Protocol):
         if sink is not None:
             sink.on_failure(UpstreamFailure(kind, detail))
 
-    def tick(self) -> None:
-        """Apply the first-byte and idle limits; called every `TICK` seconds while lent out."""
+    def give_up(self) -> None:
+        """Fail the exchange, of which no byte has come: nothing will."""
+        self._fail(FailureKind.HUNG)
+
+    def tick(self, now: float) -> None:
+        """Apply the limits; called every `TICK` seconds while lent out."""
+        if now >= self.ends_at:
+            self._fail(FailureKind.TOTAL_TIMEOUT)
+            return
         if self.seen or not self._reading:
             self.seen = False
             self.quiet = 0.0
             return
         self.quiet += TICK
-        timeouts = self._upstream.timeouts
         if self.got_bytes:
-            if self.quiet >= timeouts.idle:
+            if self.quiet >= self.limits.idle:
                 self._fail(FailureKind.IDLE_TIMEOUT)
-        elif self.quiet >= timeouts.first_byte:
+        elif self.quiet >= self.limits.first_byte:
             self._fail(FailureKind.FIRST_BYTE_TIMEOUT)
 
 
@@ -340,22 +364,23 @@ class Upstream:
 
     Args:
         host, port: where to connect.
-        timeouts: connect, first-byte and idle limits.
         clock: seconds, monotonic.
         tls: context for https backends.
+
+    Attributes:
+        heard_at: when the last byte of any answer came, to within a `TICK`.
     """
 
     def __init__(
         self,
         host: str,
         port: int,
-        timeouts: Timeouts,
         clock: Clock,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.host = host
         self.port = port
-        self.timeouts = timeouts
+        self.heard_at = clock()
         self.busy: set[Connection] = set()
         self._clock = clock
         self._tls = tls
@@ -374,15 +399,18 @@ class Upstream:
             connection.transport.abort()
         return None
 
-    async def dial(self) -> Connection:
+    async def dial(self, limit: float) -> Connection:
         """A new connection.
+
+        Args:
+            limit: seconds that it may take.
 
         Raises:
             UpstreamFailure: CONNECT or CONNECT_TIMEOUT.
         """
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.timeouts.connect):
+            async with asyncio.timeout(limit):
                 _, connection = await loop.create_connection(
                     lambda: Connection(self), self.host, self.port, ssl=self._tls
                 )
@@ -409,11 +437,20 @@ class Upstream:
 
     def tick(self) -> None:
         """Apply limits to exchanges and drop connections that were idle too long."""
+        now = self._clock()
         for connection in list(self.busy):
-            connection.tick()
-        oldest = self._clock() - IDLE_SECONDS
+            if connection.seen:
+                self.heard_at = now
+            connection.tick(now)
+        oldest = now - IDLE_SECONDS
         while self._idle and self._idle[0].idle_since <= oldest:
             self._idle.popleft().transport.abort()
+
+    def give_up(self) -> None:
+        """Fail the exchanges of which no byte has come."""
+        for connection in list(self.busy):
+            if not connection.got_bytes:
+                connection.give_up()
 
     def close(self) -> None:
         """Close idle connections now and the others when their exchange ends."""

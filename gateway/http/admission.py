@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from math import inf
 
 from msgspec import structs
 
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.errors import InternalFailure, Overloaded, RequestError
-from gateway.http.facts import FactReader
+from gateway.http.facts import FactReader, Facts
 from gateway.http.learning import Learning
 from gateway.http.spill import spill_cause
 from gateway.prefix.index import PrefixIndex
@@ -19,6 +20,7 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.pool import NO_BACKEND_RETRY_AFTER, Pool
 from gateway.scheduling.ticket import RefusalReason, Refused, Ticket
 from gateway.types import NO_MATCH, Clock, Reason
+from policies.base import RouteRequest
 
 Decided = Callable[[RequestContext, Ticket, "Lease | Refused"], None]
 """Told of every decision, and of every request that none was made for."""
@@ -55,14 +57,7 @@ class Admission:
         assert request is not None
         assert facts is not None
         context.phase = "queue"
-        ticket = Ticket(
-            request,
-            context.granted,
-            context.refused,
-            lambda chain: self._facts.match(chain, facts.scale),
-            facts.max_wait,
-            size=len(context.body),
-        )
+        ticket = self._ticket(context, request, facts)
         try:
             lease = pool.submit(ticket)
             if lease is None:
@@ -75,27 +70,63 @@ class Admission:
         self._note(context, pool, ticket, lease)
         return lease
 
-    def again(self, context: RequestContext, pool: Pool, tried: tuple[str, ...]) -> bool:
-        """Have a request that failed go to another backend, if it can at once; what it held is
-        then given back.
+    async def again(
+        self, context: RequestContext, pool: Pool, tried: tuple[str, ...], *, wait: bool
+    ) -> bool:
+        """Have a request that failed go to another backend; what it held is then given back.
 
-        Waiting for it could take longer than the client's own retry, and would hold up others.
+        Args:
+            wait: let it wait for its turn there, as it would have on arrival. Else it goes only if
+                it can at once: a backend that has too much to do may be free again before another.
+
+        Returns:
+            Whether it has a lease there.
+
+        Raises:
+            ClientGone: the client left while it waited.
         """
         request, facts = context.request, context.facts
         assert request is not None
         assert facts is not None
         match = self._facts.match(request.chain, facts.scale) if request.chain else NO_MATCH
         request = structs.replace(request, match=match, now=self._clock())
-        ticket = Ticket(request, context.granted, context.refused, max_wait=0.0, avoid=tried)
+        ticket = self._ticket(context, request, facts, tried)
+        if wait:
+            self.give_back(context)
+        else:
+            ticket.max_wait = 0.0
         try:
             lease = pool.submit(ticket)
+            if lease is None:
+                context.phase = "queue"
+                lease = await _wait(context, pool, ticket)
         except Refused:
             return False
-        assert lease is not None
         self.give_back(context)
-        context.request = request
+        context.request = ticket.request
         self._note(context, pool, ticket, lease)
         return True
+
+    def _ticket(
+        self,
+        context: RequestContext,
+        request: RouteRequest,
+        facts: Facts,
+        avoid: tuple[str, ...] = (),
+    ) -> Ticket:
+        max_wait = facts.max_wait
+        if context.ends_at < inf:
+            left = max(0.0, context.ends_at - self._clock())
+            max_wait = left if max_wait is None else min(left, max_wait)
+        return Ticket(
+            request,
+            context.granted,
+            context.refused,
+            lambda chain: self._facts.match(chain, facts.scale),
+            max_wait,
+            avoid=avoid,
+            size=len(context.body),
+        )
 
     def give_back(self, context: RequestContext) -> None:
         """Give back whatever the request holds; nothing happens when that is nothing."""

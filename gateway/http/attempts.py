@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway.config import Retries
-from gateway.fleet.fleet import Fleet, UnknownBackend
+from gateway.config import Retries, Timeouts
+from gateway.fleet.fleet import UnknownBackend
+from gateway.fleet.limits import LimitTable
 from gateway.http.admission import Admission, no_backend
 from gateway.http.context import RequestContext
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import UpstreamBroke
-from gateway.http.retry import RetryBudget, is_unserved
+from gateway.http.failures import BROKEN, Blame, Failure, may_retry
+from gateway.http.retry import RetryBudget
+from gateway.http.verdicts import Verdicts
 from gateway.scheduling.pool import Pool
 from gateway.telemetry.metrics import Metrics
 from policies.base import RouteRequest
@@ -22,71 +25,91 @@ class Attempts:
     def __init__(
         self,
         *,
-        fleet: Fleet,
         admission: Admission,
         dispatcher: Dispatcher,
+        verdicts: Verdicts,
         metrics: Metrics,
-        settings: Retries,
+        retries: Retries,
+        timeouts: Timeouts,
     ) -> None:
-        self._fleet = fleet
         self._admission = admission
         self._dispatcher = dispatcher
+        self._verdicts = verdicts
         self._metrics = metrics
-        self._max_retries = settings.max_retries
-        self._budget = RetryBudget(settings.budget)
+        self._budget = RetryBudget(retries.budget)
+        self.reconfigure(retries, timeouts)
+
+    def reconfigure(self, retries: Retries, timeouts: Timeouts) -> None:
+        """Go by other settings from the next request on."""
+        self._retries = retries
+        self._budget.share = retries.budget
+        self._limits = LimitTable(timeouts)
 
     async def run(self, context: RequestContext, pool: Pool) -> None:
         """Raises:
         RequestError: no backend took the request, or the last one broke off before it answered.
         ClientGone: the client left before.
         """
+        assert context.request is not None
         self._budget.earn()
-        tried: dict[str, int] = {}
+        limits = self._limits.of(pool.model, context.request.work_class)
+        context.limits = limits
+        if limits.total is not None:
+            context.ends_at = context.record.arrived + limits.total
+        inference = context.dialect.ends_with_marker
+        tried: list[str] = []
         await self._admission.admit(context, pool)
         while True:
-            request, lease = context.request, context.lease
-            assert request is not None
+            lease = context.lease
             assert lease is not None
-            backend = lease.backend_id
-            tried[backend] = 0
-            may_retry = len(tried) <= self._max_retries and _has_untried(pool, tried)
-            repeatable = may_retry and context.dialect.ends_with_marker
+            tried.append(lease.backend_id)
+            more = len(tried) <= self._retries.max_retries and _has_untried(pool, tried)
             try:
-                failure = await self._dispatcher.send(context, lease, may_retry=repeatable)
+                broken = await self._dispatcher.send(context, lease, may_retry=more and inference)
             except UnknownBackend:
                 raise no_backend("The chosen backend was removed.") from None
             relay = context.relay
             assert relay is not None
             context.opened = relay.opened
-            if failure is None and not relay.refused:
-                if 0 < relay.status < 500:
-                    self._blame(tried)
-                return
-            tried[backend] = relay.status
-            unserved = failure is None or is_unserved(failure, relay.status, repeatable)
-            if (
-                may_retry
-                and unserved
-                and not context.client.gone
-                and _has_other(pool, request, tried)
-                and self._budget.spend()
-                and self._admission.again(context, pool, tuple(tried))
-            ):
+            if broken is not None:
+                failure: Failure | None = BROKEN[broken.kind] if relay.unbegun else None
+            else:
+                failure = relay.refusal if relay.refused else None
+            if failure is not None and more and await self._again(context, pool, tried, failure):
                 self._metrics.retries += 1
                 continue
-            if failure is not None:
-                raise UpstreamBroke(failure)
-            relay.pass_on()
+            self._judge_trial(context, pool)
+            if broken is not None:
+                raise UpstreamBroke(broken)
+            if relay.refused:
+                relay.pass_on()
             return
 
-    def _blame(self, tried: dict[str, int]) -> None:
-        """Another backend has served the request, so those that answered 5xx were at fault.
+    async def _again(
+        self, context: RequestContext, pool: Pool, tried: list[str], failure: Failure
+    ) -> bool:
+        """Get the request a lease at another backend, if the failure and the budget allow it."""
+        request = context.request
+        assert request is not None
+        wait = failure.blame is not Blame.AVOIDED
+        return (
+            not context.client.gone
+            and may_retry(
+                failure,
+                inference=context.dialect.ends_with_marker,
+                after_timeout=self._retries.after_timeout,
+            )
+            and (wait or _has_other(pool, request, tried))
+            and self._budget.spend()
+            and await self._admission.again(context, pool, tuple(tried), wait=wait)
+        )
 
-        Where all fail alike it may well be the request, which must not put out the whole fleet.
-        """
-        for backend, status in tried.items():
-            if status >= 500 and status not in (501, 503):
-                self._fleet.report_failure(backend, f"status {status}")
+    def _judge_trial(self, context: RequestContext, pool: Pool) -> None:
+        """A backend on trial that failed a request which was not put to another has failed it; one
+        that is alone has not: it may be the request."""
+        suspects = context.suspects
+        if len(suspects) == 1 and suspects[0].trial is not None and len(pool.backends) > 1:
+            self._verdicts.convict(context)
 
 
 def _has_untried(pool: Pool, tried: Collection[str]) -> bool:

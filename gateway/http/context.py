@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
+from typing import NamedTuple
 
 import msgspec
 
+from gateway.fleet.breaker import Trials
+from gateway.fleet.limits import NO_LIMITS, Limits
 from gateway.http.client import Client, Scope
 from gateway.http.dialects.base import Dialect
 from gateway.http.facts import Facts
@@ -18,6 +22,20 @@ from gateway.telemetry.record import RequestRecord
 from policies.base import RouteRequest
 
 
+class Suspect(NamedTuple):
+    """A backend that failed a request which another one may serve.
+
+    Attributes:
+        sent_at: when the request was sent there, seconds on the gateway's clock.
+        trial: the permit that it held.
+    """
+
+    backend: str
+    cause: str
+    sent_at: float
+    trial: Trials | None
+
+
 class RequestContext(msgspec.Struct):
     """Each station reads what the ones before it wrote and adds its own part.
 
@@ -27,10 +45,12 @@ class RequestContext(msgspec.Struct):
         headers, body: ingress.
         facts: what the request says of itself.
         request: what routing looks at: sizes, class, the prompt's blocks and who holds them.
+        limits, ends_at: how long it may take, and when it must have ended.
         lease: admission.
         booking: what the index was told in advance; None without a prompt key.
         relay: dispatch.
         opened: comments were sent to the client while a backend that then failed was silent.
+        suspects: backends that failed it, if it turns out that it can be served.
     """
 
     scope: Scope
@@ -42,10 +62,13 @@ class RequestContext(msgspec.Struct):
     body: bytes = b""
     facts: Facts | None = None
     request: RouteRequest | None = None
+    limits: Limits = NO_LIMITS
+    ends_at: float = inf
     lease: Lease | None = None
     booking: Booking | None = None
     relay: Relay | None = None
     opened: bool = False
+    suspects: tuple[Suspect, ...] = ()
     waiting: asyncio.Future[Lease] | None = None
 
     # told by the pool when a ticket had to wait

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 
+from gateway.config import Backpressure
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
@@ -14,10 +16,14 @@ from gateway.http.engine_priority import with_priority
 from gateway.http.headers import Headers
 from gateway.http.learning import Learning
 from gateway.http.relay import Relay
+from gateway.http.verdicts import Verdicts
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.telemetry.metrics import Metrics
 from gateway.types import Clock
+
+STALE = 1.0
+"""Seconds within which a kept connection that was closed meanwhile is noticed, at most."""
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
@@ -26,6 +32,9 @@ class Dispatcher:
     """Args:
     upstreams: by backend id; the composition root keeps it in step with the fleet.
     response_headers: whether answers say which backend served them, and why.
+
+    Attributes:
+        backpressure: may be replaced at any time.
     """
 
     def __init__(
@@ -35,17 +44,21 @@ class Dispatcher:
         upstreams: Mapping[str, Upstream],
         index: PrefixIndex,
         learning: Learning,
+        verdicts: Verdicts,
         metrics: Metrics,
         clock: Clock,
         response_headers: bool,
+        backpressure: Backpressure,
     ) -> None:
         self._fleet = fleet
         self._upstreams = upstreams
         self._index = index
         self._learning = learning
+        self._verdicts = verdicts
         self._metrics = metrics
         self._clock = clock
         self._response_headers = response_headers
+        self.backpressure = backpressure
 
     async def send(
         self, context: RequestContext, lease: Lease, *, may_retry: bool
@@ -53,7 +66,7 @@ class Dispatcher:
         """Run one exchange. The context then has its relay, which says how far it came.
 
         Args:
-            may_retry: a refusal by the backend is kept back, in case another one serves.
+            may_retry: what can be taken back is kept back, in case another backend serves.
 
         Returns:
             Why nothing was sent to the client; None when the relay took over.
@@ -75,6 +88,7 @@ class Dispatcher:
             if context.booking is not None:
                 self._index.confirm(context.booking)
             # Through the context: the relay holds this function, which must not hold the relay.
+            self._verdicts.accepted(context, lease)
             current = context.relay
             if current is not None and current.scanner is not None:
                 lease.progress = current.scanner.count
@@ -90,6 +104,7 @@ class Dispatcher:
             headers.accept_encoding,
             accepted,
             may_retry,
+            math.ceil(self.backpressure.avoid),
             context.opened,
         )
         context.client.on_gone = relay.cancel
@@ -98,21 +113,22 @@ class Dispatcher:
         try:
             await self._exchange(context, relay, backend)
         except UpstreamFailure as failure:
-            self._failed(backend, failure)
+            self._verdicts.ended(context, lease, failure)
             return failure
-        if relay.failure is not None:
-            self._failed(backend, relay.failure)
-        elif 0 < relay.status < 500:
-            self._fleet.report_success(backend.id)
+        self._verdicts.ended(context, lease, relay.failure)
         return None
 
     async def _exchange(self, context: RequestContext, relay: Relay, backend: Backend) -> None:
         upstream = self._upstreams[backend.id]
         head_only = context.scope["method"] == "HEAD"
         connection = upstream.idle()
+        limits, ends_at = context.limits, context.ends_at
         while True:
             if connection is None:
-                connection = await _dial(upstream, relay)
+                now = self._clock()
+                if now >= ends_at:
+                    raise UpstreamFailure(FailureKind.TOTAL_TIMEOUT)
+                connection = await _dial(upstream, min(limits.connect, ends_at - now), relay)
             if relay.cancelled:
                 upstream.park(connection)
                 raise ClientGone
@@ -120,24 +136,24 @@ class Dispatcher:
             relay.carry(connection)
             body = with_priority(context, backend)
             head = _request_head(context, backend, body)
-            connection.send(head, body, relay, head_only=head_only)
+            sent_at = self._clock()
+            connection.send(head, body, relay, limits, ends_at=ends_at, head_only=head_only)
             del body  # it is large, and the answer may last for minutes
             try:
                 await relay.done
                 return
             except UpstreamFailure as failure:
                 # The backend closed an idle connection just as it was taken: nothing of the
-                # request was seen, so sending it once more on a new one is safe.
+                # request was seen, so sending it once more on a new one is safe. If it comes so
+                # late that the request may have been seen, it must be one that may run twice.
                 if failure.kind is not FailureKind.RESET or not connection.reused:
+                    raise
+                late = self._clock() - sent_at > STALE
+                if late and not context.dialect.ends_with_marker:
                     raise
                 self._metrics.redials += 1
                 relay.start_over()
                 connection = None
-
-    def _failed(self, backend: Backend, failure: UpstreamFailure) -> None:
-        self._metrics.upstream_error(backend.id, failure.kind.value)
-        gone = failure.kind is FailureKind.CONNECT
-        self._fleet.report_failure(backend.id, str(failure), gone=gone)
 
     def added_headers(self, context: RequestContext) -> Headers:
         """What the gateway adds to an answer, its own or a backend's."""
@@ -154,14 +170,17 @@ class Dispatcher:
         return added
 
 
-async def _dial(upstream: Upstream, relay: Relay) -> Connection:
+async def _dial(upstream: Upstream, limit: float, relay: Relay) -> Connection:
     """A new connection, unless the client leaves first.
+
+    Args:
+        limit: seconds that it may take.
 
     Raises:
         UpstreamFailure: there is none to be had.
         ClientGone: the client did not wait. The connection is kept for others once it is there.
     """
-    dialling = asyncio.ensure_future(upstream.dial())
+    dialling = asyncio.ensure_future(upstream.dial(limit))
     await asyncio.wait((dialling, relay.done), return_when=asyncio.FIRST_COMPLETED)
     if dialling.done():
         return dialling.result()

@@ -11,7 +11,8 @@ RequestError
 
 from __future__ import annotations
 
-from gateway.fleet.upstream import FailureKind, UpstreamFailure
+from gateway.fleet.upstream import UpstreamFailure
+from gateway.http.failures import BROKEN
 from gateway.types import Outcome
 
 
@@ -83,23 +84,14 @@ class UpstreamBroke(RequestError):
     type = "upstream_error"
 
     def __init__(self, failure: UpstreamFailure) -> None:
-        super().__init__(MESSAGES[failure.kind], code=str(failure.kind))
-        self.status = 504 if failure.kind.is_timeout else 502
-        self.outcome = Outcome.TIMEOUT if failure.kind.is_timeout else Outcome.UPSTREAM_ERROR
+        row = BROKEN[failure.kind]
+        super().__init__(row.message, code=row.name)
+        assert row.status is not None
+        self.status = row.status
+        self.outcome = row.outcome
 
 
 class InternalFailure(RequestError):
     status = 500
     type = "internal_error"
     outcome = Outcome.INTERNAL_ERROR
-
-
-MESSAGES = {
-    FailureKind.CONNECT: "The backend could not be reached.",
-    FailureKind.CONNECT_TIMEOUT: "The backend did not accept a connection in time.",
-    FailureKind.RESET: "The backend closed the connection without an answer.",
-    FailureKind.INCOMPLETE: "The backend's answer broke off: upstream body incomplete.",
-    FailureKind.PROTOCOL: "The backend's answer is not valid HTTP.",
-    FailureKind.FIRST_BYTE_TIMEOUT: "The backend did not begin to answer in time.",
-    FailureKind.IDLE_TIMEOUT: "The backend stopped answering in the middle.",
-}

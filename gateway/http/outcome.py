@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.http.failures import BROKEN, ERROR_EVENT, refusal
 from gateway.http.relay import Relay
 from gateway.telemetry.record import RequestRecord
 from gateway.types import Outcome
@@ -32,12 +33,8 @@ def outcome_of(relay: Relay) -> Outcome:
     if relay.cancelled:
         return Outcome.CANCELLED
     if relay.failure is not None:
-        return Outcome.TIMEOUT if relay.failure.kind.is_timeout else Outcome.UPSTREAM_ERROR
+        return BROKEN[relay.failure.kind].outcome
     if relay.scanner is not None and relay.scanner.error is not None:
-        return Outcome.UPSTREAM_ERROR
-    status = relay.status
-    if status in (429, 503):
-        return Outcome.BACKPRESSURE
-    if status >= 500:
-        return Outcome.UPSTREAM_ERROR
-    return Outcome.CLIENT_ERROR if status >= 400 else Outcome.OK
+        return ERROR_EVENT.outcome
+    failure = refusal(relay.status)
+    return Outcome.OK if failure is None else failure.outcome

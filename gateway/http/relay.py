@@ -4,6 +4,10 @@ The relay is the sink of an upstream connection and writes to the client as byte
 JSON answers are held until they are whole, so that one that breaks off is an error and never a
 truncated 200; event streams and everything large go out at once. Bytes are never changed; what
 must be known of them is read from the side by the dialect's scanner.
+
+While another backend could serve the request, what can still be taken back is held back: refusals
+until they are whole, and the head of a stream until something of the stream has come, which may be
+long after the head. A stream that begins with an error counts as a refusal.
 """
 
 from __future__ import annotations
@@ -17,9 +21,16 @@ from gateway.fleet.upstream import TICK, FailureKind, Headers, UpstreamFailure
 from gateway.http.client import Client
 from gateway.http.dialects.base import Dialect, Usage
 from gateway.http.dialects.errors import error_message
-from gateway.http.errors import MESSAGES
+from gateway.http.failures import (
+    BROKEN,
+    BUSY,
+    ERROR_EVENT,
+    Failure,
+    Retry,
+    refusal,
+    retry_after_seconds,
+)
 from gateway.http.headers import ResponseHeaders, read_response
-from gateway.http.retry import REFUSING
 from gateway.http.sse import StreamScanner
 from gateway.types import Clock
 
@@ -49,7 +60,9 @@ class Relay:
         accept_encoding: the client's, to know whether it can read a compressed answer.
         on_accepted: called once, when the backend has shown that it took the work: the first
             content of a stream, the head of any other successful answer.
-        may_retry: keep a refusal back: the request may be served by another backend.
+        may_retry: keep back what can be taken back: the request may be served by another backend.
+        retry_after: seconds that a busy backend's client is told to wait, where the backend does
+            not say.
         opened: an event stream was begun for this request before, with comments only.
 
     Attributes:
@@ -60,6 +73,8 @@ class Relay:
         opened: the client has a head and comments of ours, and nothing of an answer yet.
         failure: what broke the answer, also after its head was sent.
         refused: the backend's refusal is here in full and was kept back; `pass_on` sends it.
+        unbegun: nothing of the answer has come, but for a stream's head.
+        says_wait: seconds of the backend's Retry-After; None when it sent none that can be read.
         scanner: the event stream's; None for any other answer.
         usage: what the engine reported in an answer that is not a stream.
     """
@@ -80,6 +95,8 @@ class Relay:
         "_on_accepted",
         "_quiet",
         "_recode",
+        "_retry_after",
+        "_waiting",
         "cancelled",
         "done",
         "ended_at",
@@ -87,8 +104,10 @@ class Relay:
         "first_at",
         "opened",
         "refused",
+        "says_wait",
         "scanner",
         "status",
+        "unbegun",
         "usage",
     )
 
@@ -101,6 +120,7 @@ class Relay:
         accept_encoding: bytes,
         on_accepted: Callable[[], None],
         may_retry: bool,
+        retry_after: int,
         opened: bool = False,
     ) -> None:
         self._client = client
@@ -110,10 +130,15 @@ class Relay:
         self._accept_encoding = accept_encoding
         self._on_accepted = on_accepted
         self._may_retry = may_retry
+        self._retry_after = retry_after
+        self._waiting = False
+        """A stream's head is held back until something of the stream comes."""
         self._lively = False
         self._quiet = 0.0
         self.opened = opened
         self.refused = False
+        self.unbegun = True
+        self.says_wait: float | None = None
         self._carrier: Carrier | None = None
         self._head: ResponseHeaders | None = None
         self._held: list[bytes] | None = None
@@ -136,6 +161,13 @@ class Relay:
             return self.scanner.tokens
         usage = self.usage
         return usage.output_tokens or 0 if usage is not None else 0
+
+    @property
+    def refusal(self) -> Failure | None:
+        """Why the backend did not serve, by its own word; None when it served or said nothing."""
+        if self.scanner is not None and self.scanner.error is not None:
+            return ERROR_EVENT
+        return refusal(self.status)
 
     def carry(self, carrier: Carrier) -> None:
         """The answer will come through `carrier`."""
@@ -168,13 +200,18 @@ class Relay:
         self._quiet += TICK
         if self._quiet < limit or self._client.gone or self.done.done():
             return
-        if self.status == 0:
+        if self.status == 0 or (self._waiting and self._plain()):
             if not self.opened:
                 self.opened = True
                 self._client.start(200, [*_STREAM_HEAD, *self._extra], None, _COMMENT)
             else:
                 self._client.write(_COMMENT)
-        elif self.scanner is not None and self.scanner.at_boundary and self._plain():
+        elif (
+            self._client.started
+            and self.scanner is not None
+            and self.scanner.at_boundary
+            and self._plain()
+        ):
             self._client.write(_COMMENT)
         self._quiet = 0.0
 
@@ -189,19 +226,30 @@ class Relay:
         head = self._head = read_response(headers)
         ok = 200 <= status < 300
         self._lively = True
+        failure = refusal(status)
+        if failure is BUSY:
+            self._note_wait(head)
         if self.opened and not (ok and head.content_type.startswith(b"text/event-stream")):
+            self.unbegun = False
             self._held = [first]
             return
         if head.content_type.startswith(b"text/event-stream"):
             self._begin_stream(head, ok)
+            if self._may_retry and ok:
+                self._waiting = True
+                if first:
+                    self._begin(first)
+                return
+            self.unbegun = False
             data = self._read(first) if first else b""
             if self.failure is None:
                 self._start(None, data)
             return
+        self.unbegun = False
         if ok:
             self._on_accepted()
         length = head.length
-        if not ok and self._may_retry and status in REFUSING:
+        if failure is not None and self._may_retry and failure.retry is not Retry.NEVER:
             self._held = [first]
             return
         small = (
@@ -228,10 +276,32 @@ class Relay:
         if ok:
             self.scanner = self._dialect.scanner()
 
+    def _begin(self, data: bytes) -> None:
+        """Something has come of a stream whose head is held back."""
+        self._waiting = self.unbegun = False
+        data = self._read(data)
+        scanner = self.scanner
+        if scanner is not None and scanner.error is not None and not scanner.first_content:
+            self._held = [data]
+        elif self.failure is None:
+            self._start(None, data)
+
+    def _note_wait(self, head: ResponseHeaders) -> None:
+        """See for how long a busy backend wants to be left alone, and tell the client if it does
+        not."""
+        for name, value in head.forward:
+            if name == b"retry-after":
+                self.says_wait = retry_after_seconds(value)
+                return
+        head.forward.append((b"retry-after", b"%d" % self._retry_after))
+
     def on_body(self, data: bytes) -> None:
         self._lively = True
         held = self._held
         if held is None:
+            if self._waiting:
+                self._begin(data)
+                return
             if self._decoder is not None:
                 data = self._read(data)
             elif self.scanner is not None and self.scanner.feed(data):
@@ -239,12 +309,17 @@ class Relay:
             if data:
                 self._client.write(data)
             return
+        if self.scanner is not None:
+            data = self._read(data)
         held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > HOLD_BYTES and not self.opened:
             self._may_retry = False
             self._held = None
-            self._start(self._length(), b"".join(held))
+            if self.scanner is not None:
+                self._start(None, b"".join(held))
+            else:
+                self._start(self._length(), b"".join(held))
 
     def _read(self, data: bytes) -> bytes:
         """Look at what came of the body; what is to be passed on of it."""
@@ -263,7 +338,13 @@ class Relay:
         client = self._client
         scanner = self.scanner
         if self._held is not None:
-            if self._may_retry and self.status in REFUSING:
+            failure = self.refusal
+            if (
+                self._may_retry
+                and failure is not None
+                and failure.retry is not Retry.NEVER
+                and self.first_at is None
+            ):
                 self.refused = True
                 self._settle()
                 return
@@ -277,15 +358,21 @@ class Relay:
             scanner.finish()
             if not framed and not scanner.done and self._dialect.ends_with_marker:
                 # Closing is how this backend ends a body, and also how it dies.
-                self._break_off(UpstreamFailure(FailureKind.INCOMPLETE), between)
+                cut = UpstreamFailure(FailureKind.INCOMPLETE)
+                if self._waiting:
+                    self.on_failure(cut)
+                else:
+                    self._break_off(cut, between)
                 return
+            if self._waiting:
+                self._start(None, b"")
         client.end()
         self._settle()
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         self.ended_at = self._clock()
         self.failure = failure
-        if self._client.started and not (self.opened and self.status == 0):
+        if self._client.started and not self.opened:
             scanner = self.scanner
             self._break_off(failure, scanner is not None and scanner.at_boundary)
         elif not self.done.done():
@@ -300,7 +387,9 @@ class Relay:
 
     def _send(self, body: bytes) -> None:
         """Send a whole answer that was held back."""
-        if not self.opened:
+        if self.scanner is not None:
+            self._start(None, body)
+        elif not self.opened:
             # HEAD: a length and no body
             self._start(len(body) or self._length(), body)
         elif 200 <= self.status < 300:
@@ -322,14 +411,12 @@ class Relay:
             between: what was sent ends between two events of a stream.
         """
         self.failure = failure
+        row = BROKEN[failure.kind]
         client = self._client
         if between and self._plain():
             client.write(
                 self._dialect.error_event(
-                    502,
-                    MESSAGES[failure.kind],
-                    type="upstream_error",
-                    code=str(failure.kind),
+                    row.status or 502, row.message, type="upstream_error", code=row.name
                 )
             )
             client.end()

@@ -30,6 +30,7 @@ class Lease:
         prefill_seconds: the same as time.
         granted_at: seconds, on the pool's clock.
         queue_seconds: how long it waited.
+        trial: the permit it holds of a backend that is not trusted yet; None elsewhere.
         prefill_due: when its prefill should be done, behind what was pending at the backend.
         output_tokens: generated in all, to be set before the release where it is known.
         progress: tells the tokens generated so far, where somebody counts them. Without it the
@@ -54,6 +55,7 @@ class Lease:
         "progress",
         "prompt_tokens",
         "queue_seconds",
+        "trial",
         "uncached_tokens",
         "work_class",
     )
@@ -89,6 +91,9 @@ class Lease:
         self._pending = True
         self._held = True
         self._on_release = on_release
+        self.trial = load.trials
+        if self.trial is not None:
+            self.trial.take()
         load.take(self, self._own, prompt_tokens, uncached_tokens, prefill_seconds, now, anchor)
         self.prefill_due = now + load.pending_seconds(now)
 
@@ -120,6 +125,8 @@ class Lease:
             load.streams.remove(self)
             if self._lengths is not None and self.output_tokens:
                 self._lengths.learn(self.output_tokens)
+        if self.trial is not None:
+            self.trial.give_back()
         load.give_back(self, self._own)
         if self._on_release is not None:
             self._on_release(self)

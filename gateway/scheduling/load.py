@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.fleet.breaker import Trials
 from gateway.scheduling.cached import anchor, uncached_tokens
 from gateway.scheduling.memory import Memory
 from gateway.scheduling.streams import Streams
@@ -77,6 +78,7 @@ class BackendLoad:
         usual_rate: `prefill_rate` of a backend like this that is as fast as it should be.
         pace: seconds per output token that its streams are to keep to; None when any will do.
         streams: those whose pace somebody watches.
+        trials: permits that requests need while the backend is not trusted; None while it is.
     """
 
     __slots__ = (
@@ -105,6 +107,7 @@ class BackendLoad:
         "step_seconds",
         "stream_seconds",
         "streams",
+        "trials",
         "usual_rate",
     )
 
@@ -131,6 +134,7 @@ class BackendLoad:
         self.usual_rate = prefill_rate
         self.pace: float | None = None
         self.streams = Streams(self)
+        self.trials: Trials | None = None
         self.in_flight = 0
         self.decoding = 0
         self.pending = 0

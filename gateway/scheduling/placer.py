@@ -36,6 +36,10 @@ def _half_time(ticket: Ticket) -> float:
     return 0.5 * (ticket.arrived + ticket.expires)
 
 
+def _has_permit(load: BackendLoad) -> bool:
+    return load.trials is None or load.trials.free
+
+
 class RoutingFailed(Exception):
     """The policy raised, or chose what was no candidate."""
 
@@ -54,9 +58,13 @@ class Placer:
     Streams. A prefill is held where it would make too many of them miss their pace. Bound: this
     ends after `LONGEST_HOLD` times its target, or when half of the time that it may wait is over,
     whichever comes first.
+
+    Trials. A backend that is not trusted takes no more requests than it has permits, whatever room
+    it has; with one to give, it comes before all others, because no policy can be relied on to
+    choose it. A request that has failed elsewhere is not put to it first.
     """
 
-    __slots__ = ("_by_id", "_reserved", "_scheduling", "backends", "lengths", "policy")
+    __slots__ = ("_by_id", "_on_trial", "_reserved", "_scheduling", "backends", "lengths", "policy")
 
     def __init__(self, policy: Policy, scheduling: Scheduling) -> None:
         self.policy = policy
@@ -64,6 +72,7 @@ class Placer:
         self._scheduling = scheduling
         self.backends: tuple[BackendLoad, ...] = ()
         self._by_id: dict[str, BackendLoad] = {}
+        self._on_trial = False
         self._reserved: dict[str, Ticket] = {}
 
     @property
@@ -77,6 +86,7 @@ class Placer:
 
     def set_backends(self, backends: Sequence[BackendLoad]) -> None:
         self.backends = tuple(backends)
+        self._on_trial = any(load.trials is not None for load in backends)
         self._set_pace()
         self._by_id = {load.id: load for load in backends}
         for id in self._reserved.keys() - self._by_id.keys():
@@ -145,7 +155,8 @@ class Placer:
     def candidates(self, request: RouteRequest) -> list[BackendLoad]:
         """The backends with room under the limits."""
         limits, ranges = self.limits(request.work_class), self._scheduling.ranges
-        return with_room(self.backends, limits, ranges, request)
+        roomy = with_room(self.backends, limits, ranges, request)
+        return [load for load in roomy if _has_permit(load)] if self._on_trial else roomy
 
     def is_overdue(self, ticket: Ticket, load: BackendLoad, now: float) -> bool:
         """Whether a ticket has waited so long for room at a backend that it is kept for it."""
@@ -181,6 +192,8 @@ class Placer:
             roomy = [load for load in roomy if load.id == kept or self.takes(load, request, now)]
         if not roomy:
             return None
+        if self._on_trial and not ticket.avoid:
+            roomy = [load for load in roomy if load.trials is not None] or roomy
         load = None
         if ticket.decision is not None and not self.policy.late_binding:
             load = self._chosen(ticket.decision, roomy)
@@ -220,7 +233,7 @@ class Placer:
             ticket.reserved = None
 
     def _may_use(self, ticket: Ticket, load: BackendLoad) -> bool:
-        if load.id in ticket.avoid:
+        if load.id in ticket.avoid or not _has_permit(load):
             return False
         holder = self._reserved.get(load.id)
         if holder is None or holder is ticket:

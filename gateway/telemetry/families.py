@@ -362,10 +362,37 @@ FAMILIES: tuple[Family, ...] = (
         ),
     ),
     Family(
+        "prefixgate_backend_breaker_state",
+        "gauge",
+        ("backend", "state"),
+        "1 for the state that the backend's breaker is in: closed, open or half_open.",
+        lambda scrape: (
+            ((backend.id, str(backend.breaker.state)), 1) for backend in scrape.sources.backends
+        ),
+    ),
+    Family(
+        "prefixgate_backend_breaker_failures",
+        "gauge",
+        ("backend",),
+        "Requests that failed by the backend's fault within the breaker's window.",
+        lambda scrape: (
+            ((backend.id,), backend.breaker.failures) for backend in scrape.sources.backends
+        ),
+    ),
+    Family(
+        "prefixgate_backend_busy",
+        "gauge",
+        ("backend",),
+        "1 while the backend is avoided because it said that it has too much to do.",
+        lambda scrape: (
+            ((backend.id,), int(backend.busy is not None)) for backend in scrape.sources.backends
+        ),
+    ),
+    Family(
         "prefixgate_upstream_errors_total",
         "counter",
         ("backend", "kind"),
-        "Exchanges with the backend that failed, by what went wrong.",
+        "Exchanges with the backend that failed or were refused, by what went wrong.",
         _upstream_errors,
     ),
     Family(

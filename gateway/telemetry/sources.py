@@ -12,6 +12,13 @@ from typing import Protocol
 from gateway.types import WorkClass
 
 
+class BreakerView(Protocol):
+    @property
+    def state(self) -> str: ...
+    @property
+    def failures(self) -> int: ...
+
+
 class BackendView(Protocol):
     """A backend of the fleet."""
 
@@ -19,6 +26,11 @@ class BackendView(Protocol):
     def id(self) -> str: ...
     @property
     def state(self) -> str: ...
+    @property
+    def breaker(self) -> BreakerView: ...
+    @property
+    def busy(self) -> object | None:
+        """None unless it said of late that it has too much to do."""
 
 
 class ClassLoadView(Protocol):

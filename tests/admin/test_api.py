@@ -52,7 +52,15 @@ def test_list_and_get(control: FakeControl, client: Client) -> None:
         "state_seconds": 5.0,
         "cause": "",
         "failed_probes": 0,
-        "failed_requests": 0,
+        "breaker": {
+            "state": "closed",
+            "cause": "",
+            "since_seconds": 5.0,
+            "until_seconds": None,
+            "failures": 0,
+            "trials": 0,
+        },
+        "busy_seconds": None,
         "source": "config",
         "capacity_tokens": 16_000,
         "block_size": 16,
@@ -69,6 +77,24 @@ def test_X07_why_a_backend_is_out(control: FakeControl, client: Client) -> None:
     entry = client.ask("GET", f"/v1/backends/{backend.id}").json()
     assert (entry["state"], entry["cause"]) == ("ejected", "GET /health: status 503")
     assert entry["failed_probes"] == control.config.health.unhealthy_after
+
+
+def test_X07_why_a_backend_gets_no_requests(control: FakeControl, client: Client) -> None:
+    backend = control.fleet.get(control.first)
+    for _ in range(control.config.breaker.failures):
+        control.fleet.report_failure(backend.id, "reset")
+    control.fleet.report_busy(backend.id, 8.0)
+    entry = client.ask("GET", f"/v1/backends/{backend.id}").json()
+    assert (entry["state"], entry["cause"]) == ("ejected", "5 requests in a row failed: reset")
+    assert entry["breaker"] == {
+        "state": "open",
+        "cause": "5 requests in a row failed: reset",
+        "since_seconds": 5.0,
+        "until_seconds": 0.0,  # the fleet's clock here is 5 s behind
+        "failures": 5,
+        "trials": 0,
+    }
+    assert entry["busy_seconds"] == 3.0
 
 
 def test_add(control: FakeControl, client: Client) -> None:

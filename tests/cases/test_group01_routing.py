@@ -273,7 +273,7 @@ def test_R11_no_key_does_not_mean_first_in_the_list(
 
 def test_R13_load_never_goes_below_zero(start_backend: StartBackend, gateway: StartGateway) -> None:
     a, b = start_backend(), start_backend()
-    gw = gateway([a, b], health={"unhealthy_after": 1000}, retries={"budget": 1.0})
+    gw = gateway([a, b], breaker={"failures": 1000}, retries={"budget": 1.0})
     for _ in range(5):
         # The first one refuses, the second hangs, and the client leaves meanwhile.
         refusals = [Behaviour(status=503)]

@@ -545,7 +545,7 @@ def test_K21_only_successful_prefills_are_remembered(
     start_backend: StartBackend, gateway: StartGateway, status: int, streaming: bool
 ) -> None:
     a, b = start_backend(), start_backend()
-    gw = gateway([a, b], health={"unhealthy_after": 1000})
+    gw = gateway([a, b], breaker={"failures": 1000})
     site = Site(gw, [a, b])
     turns = [text("K21", 8000)]
     body = CHAT.stream(turns) if streaming else CHAT.body(turns)
@@ -570,7 +570,7 @@ def test_K21_a_retry_teaches_only_the_one_that_served(
 ) -> None:
     """A refuses X, the client's retry lands on B (A is drained meanwhile): only B owns X."""
     a, b = start_backend(), start_backend()
-    gw = gateway([a, b], health={"unhealthy_after": 1000})
+    gw = gateway([a, b], breaker={"failures": 1000})
     site = Site(gw, [a, b])
     body = CHAT.body([text("K21", 8000)])
     a.behave(status=status)

@@ -33,7 +33,7 @@ def shared_backend() -> Iterator[FakeBackend]:
 
 
 # Broken answers are this module's subject: they must not eject its only backend.
-SETTINGS: dict[str, Any] = {"health": {"unhealthy_after": 1000}, "timeouts": {"idle": 1.0}}
+SETTINGS: dict[str, Any] = {"breaker": {"failures": 1000}, "timeouts": {"idle": 1.0}}
 
 
 @pytest.fixture(scope="module")

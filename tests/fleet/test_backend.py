@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.config import BackendConfig, ConfigError, convert
+from gateway.config import BackendConfig, BreakerConfig, ConfigError, convert
 from gateway.fleet.backend import ID_DIGITS, Backend, BackendPatch, BackendState, Source
 from gateway.fleet.facts import EngineFacts
 from gateway.types import EngineKind, Role
@@ -12,7 +12,12 @@ FACTS = EngineFacts(EngineKind.SGLANG, "/ready", ("m", "n"), {"m": 10}, 5000, 64
 
 
 def backend(url: str = "http://gpu1:8000", **fields: object) -> Backend:
-    return Backend(convert({"url": url, **fields}, BackendConfig, "test"), Source.CONFIG, 0.0)
+    return Backend(
+        convert({"url": url, **fields}, BackendConfig, "test"),
+        Source.CONFIG,
+        lambda: 0.0,
+        BreakerConfig(),
+    )
 
 
 def test_the_id_is_stable_short_and_says_nothing() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import BackendConfig, ConfigError, Health
+from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
 from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
+from gateway.fleet.breaker import BreakerState
 from gateway.fleet.facts import EngineFacts
 from gateway.fleet.fleet import Fleet, UnknownBackend
 from gateway.types import EngineKind, Role
@@ -22,7 +23,11 @@ class World:
         self.changes: list[tuple[str, BackendState, tuple[str, ...]]] = []
         self.restarts: list[str] = []
         self.suspects: list[str] = []
-        self.fleet = Fleet(Health(unhealthy_after=AFTER), lambda: self.now)
+        self.fleet = Fleet(
+            Health(unhealthy_after=AFTER),
+            lambda: self.now,
+            BreakerConfig(failures=AFTER, share=1.0),
+        )
         self.fleet.on_change(lambda b: self.changes.append((b.id, b.state, b.models)))
         self.fleet.on_restart(lambda b: self.restarts.append(b.id))
         self.fleet.on_suspicion(lambda b: self.suspects.append(b.id))
@@ -229,44 +234,107 @@ def test_while_a_backend_is_to_be_asked_no_model_is_unknown(world: World) -> Non
     assert world.fleet.knows_models()
 
 
-# failed requests
+# what requests show
 
 
-def test_failed_requests_in_a_row_put_out(world: World) -> None:
+def test_failed_requests_put_out_until_the_breaker_lets_in(world: World) -> None:
     a = world.add("a", "m")
     for _ in range(3):
         world.fleet.report_failure(a.id, "status 500")
         world.fleet.report_failure(a.id, "status 500")
         world.fleet.report_success(a.id)
+        world.fleet.report_success(a.id)
     assert a.state is BackendState.HEALTHY
+    world.now += 100.0
     for _ in range(AFTER):
         world.fleet.report_failure(a.id, "status 500")
     assert (a.state, a.cause) == (BackendState.EJECTED, "3 requests in a row failed: status 500")
     assert world.suspects.count(a.id) == 1 + 6 + AFTER
+    assert world.fleet.models() == set()
+    world.now += 5.0
+    world.fleet.tick()
+    assert a.state is BackendState.HEALTHY
+    assert world.changes[-1] == (a.id, BackendState.HEALTHY, ("m",))
+    assert a.trials is not None
+    world.fleet.report_accepted(a.id, sent_at=world.now, trial=a.trials)
+    assert (a.trials, a.cause) == (None, "")
 
 
-def test_good_probes_do_not_hide_failing_requests(world: World) -> None:
+def test_good_probes_do_not_bring_back_what_fails_requests_only(world: World) -> None:
     a = world.add("a", "m")
     for _ in range(AFTER):
         world.fleet.report_failure(a.id, "status 500")
         world.good_probe(a, "m")
-    assert a.failed_requests == AFTER - 1
-    world.fleet.report_failure(a.id, "status 500")
+    world.good_probe(a, "m")
     assert a.state is BackendState.EJECTED
 
 
-def test_on_return_one_failed_request_puts_out_again(world: World) -> None:
+def test_good_probes_bring_back_what_was_gone(world: World) -> None:
     a = world.add("a", "m")
-    for _ in range(10):
-        world.fleet.report_failure(a.id, "status 500")
-    world.good_probe(a, "m")
-    assert a.state is BackendState.HEALTHY
-    world.fleet.report_failure(a.id, "status 500")
+    for _ in range(AFTER):
+        world.fleet.report_failure(a.id, "connect", gone=True)
     assert a.state is BackendState.EJECTED
     world.good_probe(a, "m")
-    world.fleet.report_success(a.id)
-    world.fleet.report_failure(a.id, "status 500")
     assert a.state is BackendState.HEALTHY
+    assert a.breaker.state is BreakerState.HALF_OPEN
+    assert world.restarts == [a.id]
+
+
+def test_a_busy_backend_is_avoided_for_as_long_as_it_says(world: World) -> None:
+    a = world.add("a", "m")
+    told = len(world.changes)
+    for says, seconds in ((None, 1.0), (4.0, 4.0), (9999.0, 10.0)):
+        world.fleet.report_busy(a.id, says)
+        assert a.busy is not None
+        assert a.state is BackendState.HEALTHY
+        world.now += seconds - 0.01
+        world.fleet.tick()
+        assert a.busy is not None
+        world.now += 0.01
+        world.fleet.tick()
+        assert a.busy is None
+    assert len(world.changes) == told + 6
+    world.fleet.report_busy(a.id, 0.0)
+    assert a.busy is None
+
+
+def test_a_busy_backend_that_takes_a_request_is_not_busy(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.report_busy(a.id, 5.0)
+    world.fleet.report_accepted(a.id, sent_at=world.now - 1.0, trial=None)
+    assert a.busy is not None
+    world.fleet.report_accepted(a.id, sent_at=world.now, trial=a.busy)
+    assert a.busy is not None, "at the edge of its capacity it would change all the time"
+    world.now += 1.0
+    world.fleet.report_accepted(a.id, sent_at=world.now, trial=a.busy)
+    assert a.busy is None
+    assert a.breaker.failures == 0
+
+
+def test_without_probes_requests_alone_show_what_works(world: World) -> None:
+    fleet = Fleet(Health(probes=False), lambda: world.now, BreakerConfig(failures=1))
+    restarts: list[str] = []
+    fleet.on_restart(lambda backend: restarts.append(backend.id))
+    with pytest.raises(ConfigError, match="models: must be named"):
+        fleet.add(BackendConfig(url="http://a:1"))
+    assert list(fleet) == []
+    a = fleet.add(BackendConfig(url="http://a:1", models=["m"])).backend
+    assert a.state is BackendState.HEALTHY
+    fleet.report_failure(a.id, "connect", gone=True)
+    world.now += 5.0
+    fleet.tick()
+    fleet.report_accepted(a.id, sent_at=world.now, trial=a.trials)
+    assert a.breaker.state is BreakerState.CLOSED
+    assert restarts == [a.id]
+
+
+def test_settings_can_be_replaced(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.reconfigure(Health(), BreakerConfig(failures=1), Backpressure(avoid=7.0))
+    world.fleet.report_busy(a.id, None)
+    assert a.busy_until == world.now + 7.0
+    world.fleet.report_failure(a.id, "reset")
+    assert a.state is BackendState.EJECTED
 
 
 # restarts

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from gateway.config import Timeouts
+from gateway.fleet.limits import NO_LIMITS, Limits
 from gateway.fleet.upstream import FailureKind, Headers, Upstream, UpstreamFailure
 
 REQUEST = b"POST /v1/x HTTP/1.1\r\nhost: b\r\ncontent-length: 2\r\n\r\n"
@@ -61,12 +61,10 @@ class Clock:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    script: Script, clock: Clock | None = None, timeouts: Timeouts | None = None
-) -> AsyncIterator[Upstream]:
+async def serving(script: Script, clock: Clock | None = None) -> AsyncIterator[Upstream]:
     server = await asyncio.start_server(script, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    upstream = Upstream("127.0.0.1", port, timeouts or Timeouts(), clock or Clock())
+    upstream = Upstream("127.0.0.1", port, clock or Clock())
     try:
         yield upstream
     finally:
@@ -98,9 +96,9 @@ def answering(*answers: bytes, close: bool = False) -> Script:
 
 
 async def exchange(upstream: Upstream) -> Recorder:
-    connection = upstream.idle() or await upstream.dial()
+    connection = upstream.idle() or await upstream.dial(5.0)
     sink = Recorder()
-    connection.send(REQUEST, b"{}", sink)
+    connection.send(REQUEST, b"{}", sink, NO_LIMITS)
     await asyncio.wait_for(sink.done, 10)
     return sink
 
@@ -128,7 +126,7 @@ def test_answer_and_reuse() -> None:
             assert connection is not None
             assert connection.reused
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink)
+            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
             await sink.done
             assert sink.body == b"hello"
 
@@ -220,9 +218,9 @@ def test_refused_connection() -> None:
     async def main() -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
-            upstream = Upstream("127.0.0.1", unused.getsockname()[1], Timeouts(), Clock())
+            upstream = Upstream("127.0.0.1", unused.getsockname()[1], Clock())
             with pytest.raises(UpstreamFailure) as caught:
-                await upstream.dial()
+                await upstream.dial(5.0)
         assert caught.value.kind is FailureKind.CONNECT
 
     run(main())
@@ -249,11 +247,10 @@ def test_idle_connections_expire_before_the_engine_closes_them() -> None:
 )
 def test_silence_is_limited(begin: bytes, kind: FailureKind) -> None:
     async def main() -> None:
-        limits = Timeouts(first_byte=1.0, idle=2.0)
-        async with serving(answering(begin), timeouts=limits) as upstream:
-            connection = await upstream.dial()
+        async with serving(answering(begin)) as upstream:
+            connection = await upstream.dial(5.0)
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink)
+            connection.send(REQUEST, b"{}", sink, Limits(5.0, 1.0, 2.0, None))
             while begin and not sink.body:  # noqa: ASYNC110 - the sink has no event to wait for
                 await asyncio.sleep(0.01)
             ticks = 0
@@ -265,6 +262,47 @@ def test_silence_is_limited(begin: bytes, kind: FailureKind) -> None:
             assert caught.value.kind is kind
             # a quarter of a second each; the first after a read only notes the read
             assert ticks == (9 if begin else 4)
+
+    run(main())
+
+
+@pytest.mark.parametrize("begin", [b"", PLAIN[:-2]])
+def test_the_whole_exchange_is_limited(begin: bytes) -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with serving(answering(begin), clock) as upstream:
+            connection = await upstream.dial(5.0)
+            sink = Recorder()
+            connection.send(REQUEST, b"{}", sink, NO_LIMITS, ends_at=clock.now + 3.0)
+            clock.now += 2.9
+            upstream.tick()
+            assert not sink.done.done()
+            clock.now += 0.1
+            connection.seen = True  # it is talking: no excuse
+            upstream.tick()
+            with pytest.raises(UpstreamFailure) as caught:
+                await sink.done
+            assert caught.value.kind is FailureKind.TOTAL_TIMEOUT
+
+    run(main())
+
+
+def test_only_exchanges_without_a_byte_are_given_up() -> None:
+    async def main() -> None:
+        async with serving(answering(PLAIN[:-2])) as begun, serving(answering(b"")) as silent:
+            sinks = []
+            for upstream in (begun, silent):
+                sinks.append(Recorder())
+                connection = await upstream.dial(5.0)
+                connection.send(REQUEST, b"{}", sinks[-1], NO_LIMITS)
+            while not sinks[0].body:  # noqa: ASYNC110 - the sink has no event to wait for
+                await asyncio.sleep(0.01)
+            for upstream in (begun, silent):
+                upstream.give_up()
+            assert not sinks[0].done.done()
+            with pytest.raises(UpstreamFailure) as caught:
+                await sinks[1].done
+            assert caught.value.kind is FailureKind.HUNG
 
     run(main())
 
@@ -281,9 +319,9 @@ def test_abort_closes_and_says_nothing() -> None:
             writer.close()
 
         async with serving(script) as upstream:
-            connection = await upstream.dial()
+            connection = await upstream.dial(5.0)
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink)
+            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
             await asyncio.sleep(0.05)
             connection.abort()
             await asyncio.wait_for(closed.wait(), 10)
@@ -311,9 +349,9 @@ def test_a_sink_that_fails_still_hears_of_the_end() -> None:
 
     async def main() -> None:
         async with serving(answering(PLAIN)) as upstream:
-            connection = await upstream.dial()
+            connection = await upstream.dial(5.0)
             sink = Broken()
-            connection.send(REQUEST, b"{}", sink)
+            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
             with pytest.raises(UpstreamFailure):
                 await asyncio.wait_for(sink.done, 10)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.config import BackendConfig
+from gateway.config import BackendConfig, BreakerConfig
 from gateway.fleet.backend import Backend, Source
 from gateway.http.client import AsgiClient
 from gateway.http.context import RequestContext
@@ -37,7 +37,7 @@ def sent(
     context = RequestContext({}, client, dialect, RequestRecord("1", dialect.name))
     context.body, context.facts = body, facts
     config = BackendConfig(url="http://gpu1", kind=kind, priority=schedules)
-    return with_priority(context, Backend(config, Source.CONFIG, 0.0))
+    return with_priority(context, Backend(config, Source.CONFIG, lambda: 0.0, BreakerConfig()))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def gw(
         [shared_backend],
         server={"max_body": MAX_BODY, "body_timeout": 0.4, "parser": request.param},
         health={"unhealthy_after": 1000, "interval": 60.0},
+        breaker={"failures": 1000},
     )
 
 

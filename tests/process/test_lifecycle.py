@@ -139,7 +139,7 @@ def test_one_line_a_request_and_no_secrets(
         [backend, dies],
         log={"access": str(access), "level": "debug"},
         admin={"token": f"{CANARY}-token"},
-        health={"unhealthy_after": 1000},
+        breaker={"failures": 1000},
         timeouts={"first_byte": 0.5},
     )
     backend.behave(texts=(f"{CANARY}-answer",))

@@ -21,9 +21,17 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 @dataclass
+class FakeBreaker:
+    state: str = "closed"
+    failures: int = 0
+
+
+@dataclass
 class FakeBackend:
     id: str
     state: str
+    breaker: FakeBreaker = field(default_factory=FakeBreaker)
+    busy: object | None = None
 
 
 @dataclass
@@ -231,11 +239,16 @@ def test_the_state_of_other_parts_is_read_at_each_scrape() -> None:
     site.loads[0].decode = 0
     site.pools[0].waiting = 0
     site.backends[0].state = "ejected"
+    site.backends[0].breaker = FakeBreaker("open", 7)
+    site.backends[0].busy = object()
     site.index = FakeIndex(nodes=1, backends={})
     assert site.value("prefixgate_in_flight", backend=BACKEND, **{"class": "decode"}) == 0
     assert site.value("prefixgate_queue_depth", model=SERVED, **{"class": "decode"}) == 0
     assert site.value("prefixgate_backend_up", backend=BACKEND) == 0
     assert site.value("prefixgate_backend_state", backend=BACKEND, state="ejected") == 1
+    assert site.value("prefixgate_backend_breaker_state", backend=BACKEND, state="open") == 1
+    assert site.value("prefixgate_backend_breaker_failures", backend=BACKEND) == 7
+    assert site.value("prefixgate_backend_busy", backend=BACKEND) == 1
     assert site.value("prefixgate_index_nodes") == 1
     assert not site.families()["prefixgate_index_blocks"].samples
 

@@ -1,0 +1,59 @@
+"""Telling the fleet, and the metrics, what an exchange shows of its backend."""
+
+from __future__ import annotations
+
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.upstream import FailureKind, UpstreamFailure
+from gateway.http.context import RequestContext, Suspect
+from gateway.http.failures import BROKEN, CLIENT_ERROR, Blame
+from gateway.scheduling.lease import Lease
+from gateway.telemetry.metrics import Metrics
+
+
+class Verdicts:
+    def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+
+    def accepted(self, context: RequestContext, lease: Lease) -> None:
+        """A backend has begun to serve the request: those that failed it before were at fault."""
+        self._fleet.report_accepted(lease.backend_id, sent_at=lease.granted_at, trial=lease.trial)
+        if context.suspects:
+            self.convict(context)
+
+    def convict(self, context: RequestContext) -> None:
+        """Blame the backends that failed the request."""
+        suspects, context.suspects = context.suspects, ()
+        for id, cause, sent_at, trial in suspects:
+            self._fleet.report_failure(id, cause, sent_at=sent_at, trial=trial)
+
+    def ended(self, context: RequestContext, lease: Lease, broken: UpstreamFailure | None) -> None:
+        """An exchange is over.
+
+        Args:
+            broken: what broke it, before or after its head was sent on.
+        """
+        relay, id = context.relay, lease.backend_id
+        assert relay is not None
+        failure = BROKEN[broken.kind] if broken is not None else relay.refusal
+        if failure is None:
+            if relay.status and not relay.cancelled:
+                self._fleet.report_success(id)
+            return
+        if failure is CLIENT_ERROR:
+            return
+        self._metrics.upstream_error(id, failure.name)
+        if failure.blame is Blame.AVOIDED:
+            self._fleet.report_busy(id, relay.says_wait)
+        elif failure.blame is Blame.BACKEND:
+            assert broken is not None
+            self._fleet.report_failure(
+                id,
+                str(broken),
+                gone=broken.kind is FailureKind.CONNECT,
+                sent_at=lease.granted_at,
+                trial=lease.trial,
+            )
+        elif failure.blame is Blame.BACKEND_IF_SERVED:
+            suspect = Suspect(id, f"status {relay.status}", lease.granted_at, lease.trial)
+            context.suspects = (*context.suspects, suspect)
