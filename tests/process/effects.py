@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.behaviour import Cut, Framing
+from tests.harness.behaviour import Framing
 from tests.harness.fake_backend import FakeBackend, Health
 from tests.harness.gateway_process import GatewayProcess
 from tests.harness.raw import End, RawClient
@@ -60,6 +60,20 @@ class Site:
 
     def waits(self, count: int) -> None:
         self.gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == count)
+
+    def settled(self, condition: Callable[[Json], bool], timeout: float = 5.0) -> list[Json]:
+        """The backends in the admin API, once the first of them fulfils a condition.
+
+        Raises:
+            AssertionError: it did not in time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            entries: list[Json] = self.gw.admin("GET", "/backends")
+            if condition(entries[0]):
+                return entries
+            assert time.monotonic() < deadline, entries[0]
+            time.sleep(0.02)
 
 
 Check = Callable[[Site], None]
@@ -395,6 +409,13 @@ def refuses_to_queue(send: Callable[[Site], RawClient], code: str) -> Check:
 # retries
 
 
+def tries_again_late(site: Site) -> None:
+    site.add_second()
+    site.backend.next(hang=True)
+    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
+    assert len(site.backend.requests) == 2
+
+
 def passes_the_refusal_on(site: Site) -> None:
     site.add_second()
     site.backend.next(status=503)
@@ -440,11 +461,127 @@ def gives_up_on_slow_probes(site: Site) -> None:
     assert probe.closed - probe.arrived < 1.5
 
 
-def ejects_at_once(site: Site) -> None:
-    site.backend.next(script=(Cut.RST,))
-    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 502
-    ejected = site.gw.metrics().total("prefixgate_backend_ejections_total")
-    assert ejected == 1
+def ejects_after_one_probe(site: Site) -> None:
+    site.backend.health = Health.UNAVAILABLE
+    [entry] = site.settled(lambda entry: entry["state"] == "ejected")
+    assert entry["failed_probes"] == 1
+
+
+def asks_nobody(site: Site) -> None:
+    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
+    assert site.backend.probes == []
+
+
+# breaker
+
+
+def fails(site: Site, count: int = 1) -> None:
+    for _ in range(count):
+        site.backend.next(script=(b"banana\r\n\r\n",))
+        assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 502
+
+
+def serves(site: Site) -> bool:
+    return site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
+
+
+def state(site: Site) -> str:
+    [entry] = site.gw.admin("GET", "/backends")
+    return str(entry["breaker"]["state"])
+
+
+def opens_at_once(site: Site) -> None:
+    fails(site)
+    assert state(site) == "open"
+    assert site.gw.metrics().total("prefixgate_backend_ejections_total") == 1
+
+
+def opens_at_a_share(site: Site) -> None:
+    for _ in range(2):
+        assert serves(site)
+        assert serves(site)
+        fails(site)
+    assert state(site) == "open"
+
+
+def forgets_failures(site: Site) -> None:
+    for _ in range(3):
+        fails(site)
+        assert serves(site)
+        time.sleep(0.6)
+    assert state(site) == "closed"
+
+
+def is_tried_after(seconds: float) -> Check:
+    def check(site: Site) -> None:
+        fails(site)
+        [entry] = site.gw.admin("GET", "/backends")
+        assert 0.0 < entry["breaker"]["until_seconds"] <= seconds
+        site.settled(lambda entry: entry["breaker"]["state"] == "half_open")
+        assert serves(site)
+        assert state(site) == "closed"
+
+    return check
+
+
+def is_tried_again(site: Site) -> None:
+    fails(site)
+    for _ in range(4):
+        site.settled(lambda entry: entry["breaker"]["state"] == "half_open", timeout=2.0)
+        fails(site)
+    [entry] = site.gw.admin("GET", "/backends")
+    assert entry["breaker"]["until_seconds"] <= 0.6
+
+
+def tries_at_a_time(count: int) -> Check:
+    def check(site: Site) -> None:
+        fails(site)
+        site.settled(lambda entry: entry["breaker"]["state"] == "half_open")
+        site.backend.requests.clear()
+        site.backend.behave(ttft=30.0)
+        sent = [site.short() for _ in range(count + 2)]
+        site.waits(2)
+        assert len(site.backend.requests) == count
+        for client in sent:
+            client.close()
+
+    return check
+
+
+# backpressure
+
+
+def tells_to_wait(seconds: int) -> Check:
+    def check(site: Site) -> None:
+        site.backend.next(status=429)
+        answer = site.gw.post(CHAT.path, CHAT.body(["hello"]))
+        assert answer.headers["retry-after"] == str(seconds)
+        [entry] = site.gw.admin("GET", "/backends")
+        assert seconds - 2 < entry["busy_seconds"] <= seconds
+
+    return check
+
+
+def comes_back_from_busy(site: Site) -> None:
+    site.backend.next(status=503, headers=(("Retry-After", "60"),))
+    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]))
+    assert answer.headers["retry-after"] == "60"
+    site.settled(lambda entry: entry["busy_seconds"] is None, timeout=3.0)
+
+
+def takes_when_busy(count: int) -> Check:
+    def check(site: Site) -> None:
+        site.backend.next(status=503, headers=(("Retry-After", "10"),))
+        assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 503
+        site.backend.requests.clear()
+        site.backend.behave(ttft=30.0)
+        sent = [site.short() for _ in range(count + 1)]
+        site.waits(1)
+        assert len(site.backend.requests) == count
+        for client in sent:
+            client.close()
+
+    return check
 
 
 # timeouts
@@ -467,6 +604,14 @@ def gives_up_waiting(site: Site) -> None:
     answer = site.gw.post(CHAT.path, CHAT.body(["hello"]))
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "first_byte_timeout"
+
+
+def gives_up_on_long_answers(site: Site) -> None:
+    site.backend.next(n_tokens=1000, itl=0.02)
+    with site.gw.client() as client:
+        stream = client.exchange(CHAT.path, CHAT.stream()).stream
+    assert stream.errors[0]["error"]["code"] == "total_timeout"
+    assert len(stream.events) > 2
 
 
 def gives_up_in_the_middle(site: Site) -> None:

@@ -21,7 +21,8 @@ SETTINGS: Json = {
     "scheduling": {"decode": {"max_requests": 2, "max_waiting": 1, "max_wait": 0.8}},
     "timeouts": {"connect": 0.8, "first_byte": 0.8, "idle": 0.8},
     # Probes out of turn only, so that the script alone decides what happens when.
-    "health": {"interval": 600.0, "unhealthy_after": 3},
+    "health": {"interval": 600.0},
+    "breaker": {"failures": 3, "share": 1.0},
 }
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b"
 ERROR_EVENT = b'data: {"error": {"message": "out of memory", "type": "server_error"}}\n\n'
@@ -240,6 +241,7 @@ class Script:
         for backend in self.three:
             backend.next(status=503)
         self.ask("backpressure", 503, plain("m"))
+        assert self.scrape().total("prefixgate_backend_busy") >= 3
         for backend in self.three:
             backend.queued.clear()
 

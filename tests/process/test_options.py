@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 
-from gateway.config import BackendConfig, Settings
+from gateway.config import BackendConfig, ModelTimeouts, Settings
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.conftest import StartBackend
 from tests.harness.gateway_process import ROOT, GatewayProcess
@@ -46,6 +46,10 @@ SHORT_RANGE = {"min_tokens": 100, "max_requests": 1, "max_cache_share": None}
 HIGH, NORMAL, LOW = map(effects.priority, ("high", "normal", "low"))
 A, B = map(effects.tenant, "ab")
 RARE_PROBES = ("health.interval", 60.0)
+NO_TIMEOUTS = msgspec.to_builtins(ModelTimeouts())
+FIRST = ("breaker.failures", 1)
+TWO = ("breaker.failures", 2)
+TINY_SHARE = ("breaker.share", 0.01)
 LONG = ("scheduling.prefill_seconds", 0.25)
 """So that what `Site.long` sends is in the prefill class while the gate stays open beside it."""
 ONE_OF_EACH = (
@@ -146,16 +150,48 @@ CASES = (
         effects.refuses_a_second_waiter(Site.short),
         ONE_OF_EACH,
     ),
+    Case("retries.after_timeout", True, effects.tries_again_late, (("timeouts.first_byte", 0.5),)),
     Case("retries.max_retries", 0, effects.passes_the_refusal_on),
     Case("retries.budget", 0.0, effects.passes_the_refusal_on),
     Case("index.max_blocks", 1000, effects.evicts_beyond_the_bound),
     Case("index.capacity_tokens", 3000, effects.holds_no_more_than_its_capacity),
     Case("health.interval", 0.2, effects.probes_often),
     Case("health.timeout", 0.3, effects.gives_up_on_slow_probes, (("health.interval", 0.2),)),
-    Case("health.unhealthy_after", 1, effects.ejects_at_once, (RARE_PROBES,)),
+    Case(
+        "health.unhealthy_after",
+        1,
+        effects.ejects_after_one_probe,
+        (("health.interval", 0.2), ("health.timeout", 0.3)),
+    ),
+    Case("health.probes", False, effects.asks_nobody, (("backends.models", ["m"]),)),
+    Case("breaker.failures", 1, effects.opens_at_once, (RARE_PROBES,)),
+    Case("breaker.window", 0.5, effects.forgets_failures, (RARE_PROBES, TWO, TINY_SHARE)),
+    Case("breaker.share", 0.01, effects.opens_at_a_share, (RARE_PROBES, TWO)),
+    Case("breaker.open", 0.5, effects.is_tried_after(0.5), (RARE_PROBES, FIRST)),
+    Case(
+        "breaker.max_open", 0.6, effects.is_tried_again, (RARE_PROBES, FIRST, ("breaker.open", 0.5))
+    ),
+    Case(
+        "breaker.trials", 3, effects.tries_at_a_time(3), (RARE_PROBES, FIRST, ("breaker.open", 0.5))
+    ),
+    Case("backpressure.avoid", 7.0, effects.tells_to_wait(7)),
+    Case("backpressure.max_avoid", 0.5, effects.comes_back_from_busy),
+    Case("backpressure.trials", 2, effects.takes_when_busy(2)),
     Case("timeouts.connect", 0.5, effects.gives_up_connecting, (RARE_PROBES,)),
     Case("timeouts.first_byte", 0.5, effects.gives_up_waiting),
+    Case(
+        "timeouts.prefill_first_byte",
+        0.5,
+        effects.gives_up_waiting,
+        (("scheduling.prefill_seconds", 1e-6),),
+    ),
     Case("timeouts.idle", 0.5, effects.gives_up_in_the_middle),
+    Case("timeouts.total", 0.7, effects.gives_up_on_long_answers),
+    Case(
+        "timeouts.models",
+        {"m": NO_TIMEOUTS | {"first_byte": 0.5}},
+        effects.gives_up_waiting,
+    ),
     Case("admin.token", "secret", effects.wants_the_token),
     Case("log.level", "debug", effects.says_more),
     Case("log.access", "access.jsonl", effects.writes_lines),
