@@ -24,6 +24,7 @@ class StartGateway(Protocol):
         *,
         ready: bool = True,
         environment: Mapping[str, str] | None = None,
+        entry: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> GatewayProcess: ...
 
@@ -40,7 +41,8 @@ def start_backend() -> Iterator[StartBackend]:
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[StartGateway]:
-    """Starts a gateway in front of the given backends; keyword arguments are config sections."""
+    """Starts a gateway in front of the given backends; keyword arguments are config sections,
+    but for `entry`: what is said of each backend besides its URL."""
     yield from _starter(tmp_path)
 
 
@@ -58,9 +60,10 @@ def _starter(directory: Path) -> Iterator[StartGateway]:
             *,
             ready: bool = True,
             environment: Mapping[str, str] | None = None,
+            entry: Mapping[str, Any] | None = None,
             **settings: Any,
         ) -> GatewayProcess:
-            entries = [{"url": backend.url} for backend in backends]
+            entries = [{"url": backend.url, **(entry or {})} for backend in backends]
             tree = {"backends": entries, **settings}
             process = GatewayProcess(tree, directory, ready=ready, environment=environment)
             return stack.enter_context(process)

@@ -3,6 +3,7 @@
 RequestError
 ├── Malformed           400  the request cannot be read
 ├── UnknownModel        404
+├── WrongMethod         405, with Allow
 ├── TooLarge            413
 ├── SlowBody            408
 ├── Overloaded          429 or 503, with Retry-After
@@ -24,12 +25,14 @@ class RequestError(Exception):
         type, code, param: as in OpenAI's error object; dialects translate.
         retry_after: seconds, None when trying again later does not help.
         close: the connection cannot be used again (a body was left unread).
+        allow: the methods that the route takes, where another one was used.
     """
 
     status = 400
     type = "invalid_request_error"
     outcome = Outcome.CLIENT_ERROR
     close = False
+    allow: str | None = None
 
     def __init__(
         self,
@@ -59,6 +62,14 @@ class UnknownModel(RequestError):
             code="model_not_found",
             param="model",
         )
+
+
+class WrongMethod(RequestError):
+    status = 405
+    allow = "POST"
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(f"{path} takes POST, not {method[:20]}.", code="method_not_allowed")
 
 
 class TooLarge(RequestError):

@@ -171,8 +171,8 @@ GATEWAY_TIMEOUT = Failure(
 )
 """A proxy in front of the engine has waited long already."""
 UNSUPPORTED = Failure("unsupported", Fault.BACKEND, None, Retry.NEVER, Blame.NOBODY)
-ERROR_EVENT = Failure("error_event", Fault.BACKEND, None, Retry.INFERENCE, Blame.NOBODY)
-"""In a stream that began with status 200. Engines send the client's mistakes this way too."""
+ERROR_EVENT = Failure("error_event", Fault.BACKEND, None, Retry.INFERENCE, Blame.BACKEND_IF_SERVED)
+"""In a stream with status 200. Tried elsewhere only where it is the first event."""
 
 _ANSWERS = {
     429: BUSY,

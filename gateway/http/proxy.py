@@ -22,9 +22,9 @@ from gateway.http.attempts import Attempts
 from gateway.http.body import read_body
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
 from gateway.http.context import RequestContext
-from gateway.http.dialects.registry import dialect_for
+from gateway.http.dialects.registry import dialect_for, takes
 from gateway.http.dispatch import Dispatcher
-from gateway.http.errors import InternalFailure, RequestError, UnknownModel
+from gateway.http.errors import InternalFailure, RequestError, UnknownModel, WrongMethod
 from gateway.http.facts import FactReader
 from gateway.http.headers import Headers, RequestHeaders, read_request
 from gateway.http.learning import Learning
@@ -116,6 +116,8 @@ class Proxy:
             context.client, context.scope["headers"], receive, self._settings.server
         )
         context.client.watch()
+        if not takes(context.scope["method"], context.scope["path"]):
+            raise WrongMethod(context.scope["method"], context.scope["path"])
         facts = context.facts = self._facts.read(context.dialect, headers, body)
         del body  # the context lets go of it once it is sent
         prompt, request = facts.prompt, facts.request
@@ -207,6 +209,8 @@ class Proxy:
         headers = [(b"content-type", b"application/json"), *self._dispatcher.added_headers(context)]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
+        if error.allow is not None:
+            headers.append((b"allow", error.allow.encode()))
         if error.close:
             client.close_after()
         client.start(error.status, headers, len(body), body)

@@ -35,6 +35,12 @@ NAMES = tuple(
 """Every dialect's name."""
 
 
+def takes(method: str, path: str) -> bool:
+    """Whether a route can be asked with a method, as far as is known here. Preflights of browsers
+    (OPTIONS) are the engine's to answer."""
+    return method in ("POST", "OPTIONS") or path not in _POST
+
+
 def dialect_for(method: str, path: str) -> Dialect:
     """The dialect of a request; a path that is not known passes through.
 
