@@ -50,6 +50,9 @@ from gateway.version import VERSION
 from policies.base import Policy
 from policies.registry import build
 
+Serving = dict[str, list[BackendLoad]]
+"""Backends, by the models that they serve."""
+
 L = TypeVar("L", bound=LineLog[Any])
 
 logger = logging.getLogger("prefixgate")
@@ -278,25 +281,33 @@ class Gateway:
         for gone in [id for id in self.loads if id not in self.upstreams]:
             if not self.loads[gone].in_flight:
                 del self.loads[gone]
-        self.pools.update(self._serving())
+        self._update_pools()
 
-    def _serving(self) -> dict[str, list[BackendLoad]]:
-        """Who can take whole requests now, by model: prefill engines only where nobody else can,
-        and busy ones only where all are."""
-        serving: dict[str, list[BackendLoad]] = {}
+    def _serving(self) -> Serving:
+        """Who can take whole requests now, by model: prefill engines only where nobody else can."""
+        serving: Serving = {}
         healthy = [other for other in self.fleet if other.state is BackendState.HEALTHY]
         whole = [other for other in healthy if other.role is not Role.PREFILL]
-        choices = [whole, healthy]
-        if any(other.busy is not None for other in healthy):
-            free = [[other for other in choice if other.busy is None] for choice in choices]
-            choices = [free[0], whole, free[1], healthy]
-        for backends in choices:
-            found: dict[str, list[BackendLoad]] = {}
+        for backends in (whole, healthy):
+            found: Serving = {}
             for other in backends:
                 for model in (*other.models, ANY_MODEL):
                     found.setdefault(model, []).append(self.loads[other.id])
             serving = found | serving
         return serving
+
+    def _update_pools(self) -> None:
+        """Tell the pools who can take requests: busy backends only where all are."""
+        serving = self._serving()
+        busy = {other.id for other in self.fleet if other.busy is not None}
+        avoided: Serving = {}
+        if busy:
+            for model, loads in serving.items():
+                free = [load for load in loads if load.id not in busy]
+                if free and len(free) < len(loads):
+                    avoided[model] = [load for load in loads if load.id in busy]
+                    serving[model] = free
+        self.pools.update(serving, avoided)
 
     def _give_up_on(self, backend: Backend) -> None:
         """When probes have put out a backend that has sent nothing either since the first of them

@@ -114,7 +114,7 @@ class Attempts:
 
 def _has_untried(pool: Pool, tried: Collection[str]) -> bool:
     """Whether there is a backend that was not tried, with room or without."""
-    backends = pool.backends
+    backends = (*pool.backends, *pool.avoided) if pool.avoided else pool.backends
     return len(tried) < len(backends) or any(load.id not in tried for load in backends)
 
 

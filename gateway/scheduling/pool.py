@@ -82,6 +82,9 @@ class Pool:
         policy: chooses among the backends with room.
         scheduling: limits, gate and shares.
         clock: seconds; the only source of time.
+
+    Attributes:
+        avoided: backends that could be chosen too, but for being busy while these are not.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Pool:
         self._placer = Placer(policy, scheduling)
         self._waiting = Waiting(self._placer, clock)
         self._granter = Granter(self._waiting, self._placer, clock)
+        self.avoided: tuple[BackendLoad, ...] = ()
         self._tickets = 0
         self._next_look = 0
         self._closed = False
@@ -123,8 +127,10 @@ class Pool:
     def backends(self) -> tuple[BackendLoad, ...]:
         return self._placer.backends
 
-    def set_backends(self, backends: Sequence[BackendLoad]) -> None:
-        """Set which backends can be chosen from now on.
+    def set_backends(
+        self, backends: Sequence[BackendLoad], avoided: Sequence[BackendLoad] = ()
+    ) -> None:
+        """Set which backends can be chosen from now on, and which others are avoided.
 
         Leases at a backend that leaves go on and still count when it comes back: a backend keeps
         its one `BackendLoad`. With none left, tickets that wait stay until they expire, since
@@ -137,6 +143,7 @@ class Pool:
             raise ValueError(f"pool {self.model!r}: a backend is listed twice")
         for load in self.backends:
             load.unwatch(self._granter.serve)
+        self.avoided = tuple(avoided)
         self._placer.set_backends(backends)
         self._waiting.lines.set_backends(backends)
         for load in backends:

@@ -51,19 +51,24 @@ class Pools:
         for pool in tuple(self._pools.values()):
             pool.scheduling = scheduling
 
-    def update(self, serving: Mapping[str, Sequence[BackendLoad]]) -> None:
+    def update(
+        self,
+        serving: Mapping[str, Sequence[BackendLoad]],
+        avoided: Mapping[str, Sequence[BackendLoad]] | None = None,
+    ) -> None:
         """Set which backends can take requests now.
 
         Args:
             serving: by model. A model that is missing keeps its pool, empty, while tickets wait
                 in it: its backends may come back before they expire.
+            avoided: those that could, by model, but for being busy while others are not.
         """
         for model, loads in serving.items():
             pool = self._pools.get(model)
             if pool is None:
                 pool = Pool(model, Role.UNIFIED, self._policy, self._scheduling, self._clock)
                 self._pools[model] = pool
-            pool.set_backends(loads)
+            pool.set_backends(loads, avoided.get(model, ()) if avoided else ())
         for model in self._pools.keys() - serving.keys():
             pool = self._pools[model]
             pool.set_backends(())

@@ -273,7 +273,12 @@ def test_R11_no_key_does_not_mean_first_in_the_list(
 
 def test_R13_load_never_goes_below_zero(start_backend: StartBackend, gateway: StartGateway) -> None:
     a, b = start_backend(), start_backend()
-    gw = gateway([a, b], breaker={"failures": 1000}, retries={"budget": 1.0})
+    gw = gateway(
+        [a, b],
+        breaker={"failures": 1000},
+        backpressure={"avoid": 0.1},
+        retries={"budget": 1.0},
+    )
     for _ in range(5):
         # The first one refuses, the second hangs, and the client leaves meanwhile.
         refusals = [Behaviour(status=503)]
@@ -288,6 +293,7 @@ def test_R13_load_never_goes_below_zero(start_backend: StartBackend, gateway: St
         assert all(load >= 0 for load in metrics.by("prefixgate_in_flight", "backend").values())
     for backend in (a, b):
         backend.reset()
+    gw.settles(lambda metrics: metrics.total("prefixgate_backend_busy") == 0)
     for number in range(20):
         assert gw.post(CHAT.path, CHAT.body([f"{number}"])).is_success
     assert min(counts([a, b])) >= 5
@@ -300,9 +306,14 @@ def test_R14_failing_fast_does_not_attract(
     start_backend: StartBackend, gateway: StartGateway
 ) -> None:
     a, b = start_backend(), start_backend()
-    gw = gateway([a, b], policy={"name": "least_load"}, health={"interval": 60.0})
+    gw = gateway(
+        [a, b],
+        policy={"name": "least_load"},
+        health={"interval": 60.0},
+        breaker={"open": 60.0, "max_open": 60.0},
+    )
     a.behave(status=500)
-    b.behave(ttft=0.2)
+    b.behave(ttft=1.0)
     with ExitStack() as stack:
         clients = []
         for number in range(60):

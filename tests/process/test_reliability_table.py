@@ -228,7 +228,7 @@ def test_with_another(gw: GatewayProcess, row: list[str], fault: Fault) -> None:
     if tried == "yes":
         assert outcomes == {"ok": len(answers)}
         assert {answer.status for answer in answers} == {200}
-        assert asked == len(answers) if fault.dead or fault.full else 2
+        assert asked == (len(answers) if fault.dead or fault.full else 2)
     else:
         assert outcomes == {outcome.strip("`"): 1}
         assert asked == 1
