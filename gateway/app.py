@@ -115,7 +115,6 @@ class Gateway:
             metrics=self.metrics,
             clock=clock,
             response_headers=settings.server.response_headers,
-            backpressure=settings.backpressure,
         )
         admission = Admission(
             index=self.index,
@@ -124,6 +123,14 @@ class Gateway:
             clock=clock,
             decided=None if self.decisions is None else self.decisions.note,
         )
+        self.attempts = Attempts(
+            admission=admission,
+            dispatcher=dispatcher,
+            verdicts=verdicts,
+            metrics=self.metrics,
+            retries=settings.retries,
+            timeouts=settings.timeouts,
+        )
         self.proxy = Proxy(
             settings=settings,
             fleet=self.fleet,
@@ -131,14 +138,7 @@ class Gateway:
             facts=self.facts,
             learning=self.learning,
             admission=admission,
-            attempts=Attempts(
-                admission=admission,
-                dispatcher=dispatcher,
-                verdicts=verdicts,
-                metrics=self.metrics,
-                retries=settings.retries,
-                timeouts=settings.timeouts,
-            ),
+            attempts=self.attempts,
             dispatcher=dispatcher,
             observe=self._observe,
             clock=clock,

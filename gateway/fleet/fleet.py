@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
 from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
-from gateway.fleet.breaker import Trials
+from gateway.fleet.breaker import BreakerState, Trials
 from gateway.fleet.facts import EngineFacts
 from gateway.types import Clock
 
@@ -42,7 +42,11 @@ class Added(NamedTuple):
 
 
 class Fleet:
-    """Backends by id. Iterates over those that are not removed, in the order of their adding."""
+    """Backends by id. Iterates over those that are not removed, in the order of their adding.
+
+    Attributes:
+        backpressure: for how long busy backends are avoided.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class Fleet:
     ) -> None:
         self._health = health
         self._breaker = breaker or BreakerConfig()
-        self._backpressure = backpressure or Backpressure()
+        self.backpressure = backpressure or Backpressure()
         self._clock = clock
         self._backends: dict[str, Backend] = {}
         self._changed: list[Listener] = []
@@ -78,7 +82,7 @@ class Fleet:
         """Go by other settings from now on. States stay as they are."""
         self._health = health
         self._breaker = breaker
-        self._backpressure = backpressure
+        self.backpressure = backpressure
         for backend in self:
             backend.breaker.settings = breaker
 
@@ -253,7 +257,7 @@ class Fleet:
         backend = self._backends.get(id)
         if backend is None:
             return
-        settings, now = self._backpressure, self._clock()
+        settings, now = self.backpressure, self._clock()
         seconds = settings.avoid if retry_after is None else retry_after
         until = now + min(seconds, settings.max_avoid)
         if backend.busy is None and until > now:
@@ -266,9 +270,10 @@ class Fleet:
         """Do what is due; to be called a few times a second."""
         now = self._clock()
         for backend in self:
-            before = backend.state
-            if backend.breaker.tick():
-                self._breaker_changed(backend, before)
+            if backend.breaker.state is not BreakerState.CLOSED:
+                before = backend.state
+                if backend.breaker.tick():
+                    self._breaker_changed(backend, before)
             if backend.busy is not None and now >= backend.busy_until:
                 self._not_busy(backend)
 
@@ -357,12 +362,14 @@ class Fleet:
             return
         backend.since = self._clock()
         bad = backend.state is BackendState.EJECTED
+        on_trial = backend.state is BackendState.HEALTHY and backend.breaker.trials is not None
         logger.log(
             logging.WARNING if bad else logging.INFO,
-            "backend %s (%s) is %s%s",
+            "backend %s (%s) is %s%s%s",
             backend.id,
             backend.address.url,
             backend.state,
+            " on trial" if on_trial else "",
             f": {backend.cause}" if backend.cause else "",
         )
 

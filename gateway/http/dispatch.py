@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Mapping
 
-from gateway.config import Backpressure
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
@@ -32,9 +31,6 @@ class Dispatcher:
     """Args:
     upstreams: by backend id; the composition root keeps it in step with the fleet.
     response_headers: whether answers say which backend served them, and why.
-
-    Attributes:
-        backpressure: may be replaced at any time.
     """
 
     def __init__(
@@ -48,7 +44,6 @@ class Dispatcher:
         metrics: Metrics,
         clock: Clock,
         response_headers: bool,
-        backpressure: Backpressure,
     ) -> None:
         self._fleet = fleet
         self._upstreams = upstreams
@@ -58,7 +53,6 @@ class Dispatcher:
         self._metrics = metrics
         self._clock = clock
         self._response_headers = response_headers
-        self.backpressure = backpressure
 
     async def send(
         self, context: RequestContext, lease: Lease, *, may_retry: bool
@@ -104,7 +98,7 @@ class Dispatcher:
             headers.accept_encoding,
             accepted,
             may_retry,
-            math.ceil(self.backpressure.avoid),
+            math.ceil(self._fleet.backpressure.avoid),
             context.opened,
         )
         context.client.on_gone = relay.cancel

@@ -61,7 +61,7 @@ class Placer:
 
     Trials. A backend that is not trusted takes no more requests than it has permits, whatever room
     it has; with one to give, it comes before all others, because no policy can be relied on to
-    choose it. A request that has failed elsewhere is not put to it first.
+    choose it. A request that has failed elsewhere already is put to it last.
     """
 
     __slots__ = ("_by_id", "_on_trial", "_reserved", "_scheduling", "backends", "lengths", "policy")
@@ -192,8 +192,9 @@ class Placer:
             roomy = [load for load in roomy if load.id == kept or self.takes(load, request, now)]
         if not roomy:
             return None
-        if self._on_trial and not ticket.avoid:
-            roomy = [load for load in roomy if load.trials is not None] or roomy
+        if self._on_trial:
+            failed = bool(ticket.avoid)
+            roomy = [load for load in roomy if (load.trials is None) is failed] or roomy
         load = None
         if ticket.decision is not None and not self.policy.late_binding:
             load = self._chosen(ticket.decision, roomy)
