@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,7 @@ from gateway.control import GatewayControl
 from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
+from gateway.fleet.polling import LoadPoller
 from gateway.fleet.upstream import TICK, Upstream
 from gateway.http.admission import Admission
 from gateway.http.attempts import Attempts
@@ -39,6 +41,7 @@ from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pools import ANY_MODEL, Pools
+from gateway.scheduling.reported import Reports
 from gateway.telemetry.access import AccessLog
 from gateway.telemetry.collector import MetricsPage
 from gateway.telemetry.lines import LineLog
@@ -78,6 +81,8 @@ class Gateway:
         self.settings = settings
         self.clock = clock
         self.stopping = False
+        self.instance = os.urandom(8).hex()
+        """Names this process on its own pages."""
         self.scale = BlockScale()
         self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
@@ -143,7 +148,9 @@ class Gateway:
             observe=self._observe,
             clock=clock,
         )
-        self._prober = Prober(self.fleet, settings.health)
+        self._prober = Prober(self.fleet, settings.health, instance=self.instance)
+        reports = Reports(self.loads, clock, self.metrics.load_failed)
+        self._poller = LoadPoller(self.fleet, settings.health, reports, clock)
         self._ticker: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starlette = self._control_plane()
@@ -179,7 +186,7 @@ class Gateway:
             self._loop.call_soon_threadsafe(self.pools.close)
 
     def _control_plane(self) -> Starlette:
-        ops = Ops(self.fleet, self.page, lambda: self.stopping)
+        ops = Ops(self.fleet, self.page, lambda: self.stopping, self.instance)
         admin = admin_app(GatewayControl(self), self.settings.admin)
         return Starlette(
             routes=[*ops.routes(), Mount("/admin", admin)],
@@ -195,6 +202,9 @@ class Gateway:
             log.start()
         if self.settings.health.probes:
             await self._prober.start()
+        await self._poller.start()
+        if not any(self.fleet):
+            logger.warning("there are no backends: nothing can be served until one is added")
         try:
             yield
         finally:
@@ -202,6 +212,7 @@ class Gateway:
             self.pools.close()
             self._ticker.cancel()
             await self._prober.stop()
+            await self._poller.stop()
             for upstream in self.upstreams.values():
                 upstream.close()
             for log in self.logs:
@@ -236,6 +247,7 @@ class Gateway:
         return Sources(
             version=VERSION,
             policy=lambda: self.pools.policy.name,
+            clock=self.clock,
             backends=self.fleet,
             loads=self.loads.values(),
             pools=self.pools,
@@ -279,7 +291,7 @@ class Gateway:
         # A ledger outlives its backend while leases are out: if the backend comes back before
         # they end, its limits still count them.
         for gone in [id for id in self.loads if id not in self.upstreams]:
-            if not self.loads[gone].in_flight:
+            if not self.loads[gone].in_flight:  # a removed one counts nobody else's
                 del self.loads[gone]
         self._update_pools()
 

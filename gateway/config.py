@@ -171,6 +171,10 @@ class Scheduling(Section, frozen=True):
     target: Target = Target()
     priorities: PriorityShares = PriorityShares()
     tenants: Tenants = Tenants()
+    max_kv_use: Annotated[float, Meta(gt=0, le=1)] | None = 0.95
+    """Share of the KV cache that is in use, as the engine says, from which on a backend gets
+    nothing new, whatever the policy. It does not hold where an engine does not say; null has none.
+    """
     ranges: tuple[LengthRange, ...] = ()
     prefill: PrefillLimits = PrefillLimits()
     decode: ClassLimits = ClassLimits()
@@ -191,6 +195,10 @@ class Health(Section, frozen=True):
     probes: bool = True
     """Whether backends are asked how they are. Without, each must name its models, and requests
     alone show what works."""
+    load_interval: Seconds | None = 2.0
+    """Between two readings of what an engine says of its load, where it says it. What it runs
+    beyond what was sent there counts as load too; what it said five intervals ago does not. null
+    asks nobody: backends then go by what was sent there."""
 
 
 class BreakerConfig(Section, frozen=True):

@@ -60,7 +60,7 @@ class Candidate(Protocol):
     def id(self) -> str: ...
     @property
     def in_flight(self) -> int:
-        """Requests dispatched and not yet finished."""
+        """Requests dispatched and not yet finished, and what others have sent there."""
 
     @property
     def decoding(self) -> int:
@@ -73,6 +73,10 @@ class Candidate(Protocol):
     @property
     def context_tokens(self) -> float:
         """Prompt tokens of all requests in flight: what decode steps read."""
+
+    @property
+    def other_tokens(self) -> float:
+        """Tokens of the KV cache in use beyond the prompts of `context_tokens`."""
 
     @property
     def capacity_tokens(self) -> float:

@@ -123,7 +123,7 @@ def placement_seconds(
             rate = candidate.prefill_rate
             own = uncached * (attention / rate + beside)
             cost += own * (1.0 + eta * decoding + theta * rate / candidate.usual_rate)
-        if context + prompt_tokens > SAFE_FILL * candidate.capacity_tokens:
+        if context + candidate.other_tokens + prompt_tokens > SAFE_FILL * candidate.capacity_tokens:
             cost += memory_seconds(candidate, request)
         costs.append(cost)
     return costs, company

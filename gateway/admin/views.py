@@ -38,7 +38,7 @@ class ErrorView(View, frozen=True):
 
 
 class LoadView(View, frozen=True):
-    """What a backend is working on.
+    """What a backend is working on for this gateway.
 
     `decoding` requests are past their first token, `pending_tokens` are uncached prompt tokens of
     those that are not, `context_tokens` all their prompt tokens. `prefill_rate` is in tokens a
@@ -89,6 +89,35 @@ class BreakerView(View, frozen=True):
         )
 
 
+class ReportedView(View, frozen=True):
+    """What an engine says of its own load, whoever sent it; null where it does not say."""
+
+    running: int | None
+    waiting: int | None
+    waiting_tokens: int | None
+    """Uncached prompt tokens of those."""
+    kv_use: float | None
+    """Share of its KV cache that is in use."""
+    others: int
+    """Requests, running or waiting, that this gateway did not send."""
+    age: float
+    """How long ago it said so."""
+
+    @classmethod
+    def of(cls, load: BackendLoad, now: float) -> ReportedView | None:
+        said = load.reported
+        if said is None:
+            return None
+        return cls(
+            running=said.running,
+            waiting=said.waiting,
+            waiting_tokens=said.waiting_tokens,
+            kv_use=said.kv_use,
+            others=load.others.requests,
+            age=now - said.at,
+        )
+
+
 class BackendView(View, frozen=True):
     """A backend. What is null is not known, or not yet."""
 
@@ -97,6 +126,8 @@ class BackendView(View, frozen=True):
     kind: EngineKind | None
     role: Role
     models: list[str]
+    adapters: dict[str, str]
+    """Of the models, those that are LoRA adapters, and what each belongs to."""
     max_model_len: dict[str, int]
     state: BackendState
     state_seconds: float
@@ -113,6 +144,7 @@ class BackendView(View, frozen=True):
     capacity_tokens: int | None
     block_size: int | None
     load: LoadView
+    reported: ReportedView | None
 
     @classmethod
     def of(cls, backend: Backend, load: BackendLoad, now: float) -> BackendView:
@@ -126,6 +158,7 @@ class BackendView(View, frozen=True):
             kind=backend.kind,
             role=backend.role,
             models=list(backend.models),
+            adapters=dict(facts.adapters) if facts is not None else {},
             max_model_len=dict(facts.max_model_len) if facts is not None else {},
             state=backend.state,
             state_seconds=now - backend.since,
@@ -137,8 +170,8 @@ class BackendView(View, frozen=True):
             capacity_tokens=backend.capacity_tokens,
             block_size=facts.block_size if facts is not None else None,
             load=LoadView(
-                in_flight=load.in_flight,
-                decoding=load.decoding,
+                in_flight=load.sent,
+                decoding=load.decoding - load.others.decoding,
                 pending_tokens=load.pending_tokens,
                 pending_seconds=load.pending_seconds(now),
                 context_tokens=load.context_tokens,
@@ -146,6 +179,7 @@ class BackendView(View, frozen=True):
                 step_seconds=load.step_seconds,
                 stream_seconds=load.stream_seconds,
             ),
+            reported=ReportedView.of(load, now),
         )
 
 

@@ -65,6 +65,7 @@ class Backend:
         failed_probes: in a row.
         failing_since: when the first of them failed.
         doubted: the next good probe may find another process there than the last one did.
+        work: a count that never falls within one process, as its page last told it; None before.
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class Backend:
         "id",
         "since",
         "source",
+        "work",
     )
 
     def __init__(
@@ -113,6 +115,7 @@ class Backend:
         self.failed_probes = 0
         self.failing_since = 0.0
         self.doubted = False
+        self.work: float | None = None
 
     @property
     def state(self) -> BackendState:

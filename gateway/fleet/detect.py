@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import replace
 
-from gateway.fleet import facts
-from gateway.fleet.facts import Cache, EngineFacts, ModelList
-from gateway.fleet.page import NoPage, Page, PageReader
+from gateway.fleet.engines.engine import UNKNOWN_CACHE, Cache, Engine
+from gateway.fleet.engines.table import ENGINES
+from gateway.fleet.facts import EngineFacts, ModelList
+from gateway.fleet.page import NoPage, PageReader
 from gateway.types import EngineKind
 
 MODELS = "/v1/models"
-
-HEALTH_PATHS = {
-    # /health of SGLang generates a token, so it is slow when the engine is merely busy.
-    EngineKind.SGLANG: ("/ready", "/health"),
-    EngineKind.OLLAMA: ("/api/version",),
-}
-_USUAL_HEALTH = ("/health",)
-
-_CACHE_PAGES: dict[EngineKind, tuple[tuple[str, ...], Callable[[Page | None], Cache]]] = {
-    # Only of engines known to have it: reading TensorRT-LLM's /metrics empties it for others.
-    EngineKind.VLLM: (("/metrics",), facts.vllm_cache),
-    EngineKind.SGLANG: (("/server_info", "/get_server_info"), facts.sglang_cache),
-    EngineKind.LLAMACPP: (("/props",), facts.llamacpp_cache),
-}
 
 
 async def detect(pages: PageReader, kind: EngineKind | None = None) -> EngineFacts:
@@ -43,16 +30,26 @@ async def detect(pages: PageReader, kind: EngineKind | None = None) -> EngineFac
     if kind is None:
         signed = models.kind if models is not None else None
         kind = signed or await _identify(pages, guarded=page is not None and page.status == 401)
-    health_path = await _health_path(pages, kind)
-    cache = await _cache(pages, kind)
-    return EngineFacts(
+    engine = ENGINES[kind]
+    health_path = await _health_path(pages, engine)
+    cache = await _cache(pages, engine)
+    facts = EngineFacts(
         kind,
         health_path,
-        models.ids if models is not None else None,
-        models.lengths if models is not None else {},
-        cache.capacity_tokens,
-        cache.block_size,
-        cache.started,
+        capacity_tokens=cache.capacity_tokens,
+        block_size=cache.block_size,
+        started=cache.started,
+    )
+    return facts if models is None else with_models(facts, models)
+
+
+def with_models(facts: EngineFacts, models: ModelList) -> EngineFacts:
+    """The facts, with what a model list says."""
+    return replace(
+        facts,
+        models=models.ids(ENGINES[facts.kind]),
+        max_model_len=models.lengths,
+        adapters=models.adapters,
     )
 
 
@@ -62,37 +59,28 @@ async def _identify(pages: PageReader, *, guarded: bool) -> EngineKind:
     Args:
         guarded: the list asks for a key.
     """
-    server_info, props, info, ollama, version = await asyncio.gather(
-        *map(pages.find, ("/server_info", "/props", "/info", "/api/version", "/version"))
-    )
-    if facts.is_sglang(server_info):
-        return EngineKind.SGLANG
-    if facts.is_llamacpp(props):
-        return EngineKind.LLAMACPP
-    if facts.is_tgi(info):
-        return EngineKind.TGI
-    if facts.has_version(ollama):
-        return EngineKind.OLLAMA
-    if guarded and facts.has_version(version):
-        # With an API key set, vLLM guards its model list but not its version.
-        return EngineKind.VLLM
+    marks = [(kind, engine.mark) for kind, engine in ENGINES.items() if engine.mark is not None]
+    found = await asyncio.gather(*(pages.find(mark.path) for _, mark in marks))
+    for (kind, mark), page in zip(marks, found, strict=True):
+        if mark.shown_by(page) and (guarded or not mark.if_guarded):
+            return kind
     return EngineKind.OPENAI
 
 
-async def _health_path(pages: PageReader, kind: EngineKind) -> str:
-    candidates = (*HEALTH_PATHS.get(kind, _USUAL_HEALTH), MODELS)
+async def _health_path(pages: PageReader, engine: Engine) -> str:
+    candidates = (*engine.health_paths, MODELS)
     for path in candidates:
         if (await pages.get(path)).exists:
             return path
-    raise NoPage(f"the address leads nowhere: none of {', '.join(candidates)} is below it")
+    hint = ""
+    if pages.base_path.endswith("/v1"):
+        hint = "; a backend's url is given without the /v1 of its API"
+    raise NoPage(f"the address leads nowhere: none of {', '.join(candidates)} is below it{hint}")
 
 
-async def _cache(pages: PageReader, kind: EngineKind) -> Cache:
-    if kind not in _CACHE_PAGES:
-        return facts.UNKNOWN_CACHE
-    paths, read = _CACHE_PAGES[kind]
-    for path in paths:
+async def _cache(pages: PageReader, engine: Engine) -> Cache:
+    for path, read in engine.cache_pages.items():
         page = await pages.find(path)
         if page is not None and page.exists:
             return read(page)
-    return facts.UNKNOWN_CACHE
+    return UNKNOWN_CACHE

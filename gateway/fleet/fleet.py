@@ -26,6 +26,9 @@ SHORTEST_BUSY = 0.25
 """Seconds that a backend counts as busy at least, whatever it takes meanwhile: at the edge of its
 capacity it takes and refuses in turn, and each change concerns every request that waits."""
 
+MAX_CAUSES = 5
+"""Causes that are told to whoever asks for a service that is not there."""
+
 
 class UnknownBackend(LookupError):
     """There is no backend with this id."""
@@ -198,6 +201,15 @@ class Fleet:
         )
         return not waiting and any(backend.models for backend in self._backends.values())
 
+    def why_unready(self) -> list[str]:
+        """Why backends do not serve, each cause once, without their addresses."""
+        causes = {
+            backend.cause
+            for backend in self._backends.values()
+            if backend.state is not BackendState.HEALTHY and backend.cause
+        }
+        return sorted(causes)[:MAX_CAUSES]
+
     # what is reported
 
     def report_failure(
@@ -290,6 +302,10 @@ class Fleet:
         dead = gone and backend.doubted and backend.breaker.failures > 0
         backend.doubted |= gone
         backend.health_cause = cause
+        if backend.failed_probes == 1:
+            logger.warning(
+                "backend %s (%s): a probe failed: %s", backend.id, backend.address.url, cause
+            )
         if dead or backend.failed_probes >= self._health.unhealthy_after:
             self._eject(backend, cause)
 
@@ -301,8 +317,7 @@ class Fleet:
         known = backend.facts
         if known is not None:
             if _is_another(known, facts, backend.doubted):
-                for listener in self._restarted:
-                    listener(backend)
+                self._void(backend)
             else:
                 facts = _completed(facts, known)
         backend.facts = facts
@@ -321,7 +336,40 @@ class Fleet:
         if before != (backend.state, backend.models, backend.capacity_tokens):
             self._tell(backend)
 
+    def probe_doubted(self, backend: Backend) -> None:
+        """Nothing listened at its address just now: have it probed, and its process looked at."""
+        if self._backends.get(backend.id) is backend and not backend.doubted:
+            backend.doubted = True
+            self._suspect(backend)
+
+    def probe_read(self, backend: Backend, started: float | None, work: float | None) -> None:
+        """A page of a backend told of its process.
+
+        Args:
+            started: when it started, unix seconds.
+            work: a count that never falls within one process.
+        """
+        if self._backends.get(backend.id) is not backend:
+            return
+        facts, before = backend.facts, backend.work
+        backend.work = before if work is None else work
+        known = None if facts is None else facts.started
+        if facts is not None and started is not None:
+            backend.facts = replace(facts, started=started)
+        if known is not None and started is not None:
+            another = known != started
+        else:
+            another = before is not None and work is not None and work < before
+        if another:
+            self._void(backend)
+
     # how it is done
+
+    def _void(self, backend: Backend) -> None:
+        """Another process listens at a backend's address, with an empty cache."""
+        backend.work = None
+        for listener in self._restarted:
+            listener(backend)
 
     def _let_in(self, backend: Backend, *, was_away: bool) -> None:
         """Args:
@@ -408,4 +456,5 @@ def _completed(found: EngineFacts, known: EngineFacts) -> EngineFacts:
         capacity_tokens=found.capacity_tokens or known.capacity_tokens,
         block_size=found.block_size or known.block_size,
         started=found.started or known.started,
+        adapters=known.adapters if found.models is None else found.adapters,
     )

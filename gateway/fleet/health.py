@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import httpx
 
 from gateway.config import Health
 from gateway.fleet.backend import Backend, BackendState
-from gateway.fleet.detect import MODELS, detect
+from gateway.fleet.detect import MODELS, detect, with_models
 from gateway.fleet.facts import EngineFacts, ModelList
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.page import NoPage, PageReader
+from gateway.fleet.page import NoPage, PageReader, page_client
 from gateway.types import EngineKind
 
 logger = logging.getLogger("prefixgate.fleet")
@@ -32,6 +31,10 @@ class Prober:
 
     Args:
         sleep: waits so many seconds between rounds.
+        instance: what this gateway's own model list says of the process that answers.
+
+    Attributes:
+        settings: may be set at any time; the next probes go by them.
     """
 
     def __init__(
@@ -39,10 +42,12 @@ class Prober:
         fleet: Fleet,
         settings: Health,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        instance: str = "",
     ) -> None:
         self._fleet = fleet
-        self._settings = settings
+        self.settings = settings
         self._sleep = sleep
+        self._instance = instance
         self._client: httpx.AsyncClient | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(CONCURRENCY)
@@ -53,13 +58,7 @@ class Prober:
 
     async def start(self) -> None:
         """Begin, with a probe of every backend at once. Does not wait for what they find."""
-        self._client = httpx.AsyncClient(
-            # A kept connection would be closed by the engine just when the next probe uses it.
-            limits=httpx.Limits(max_keepalive_connections=0),
-            headers={"user-agent": "prefixgate-probe", "accept-encoding": "identity"},
-            timeout=self._settings.timeout,
-            trust_env=False,
-        )
+        self._client = page_client(self.settings.timeout)
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
@@ -88,7 +87,7 @@ class Prober:
             self._suspects.clear()
             for backend in self._fleet:
                 self._launch(backend)
-            await self._sleep(self._settings.interval)
+            await self._sleep(self.settings.interval)
 
     def _suspect(self, backend: Backend) -> None:
         """Probe out of turn, but not again and again while a busy backend fails."""
@@ -99,7 +98,7 @@ class Prober:
     def _launch(self, backend: Backend) -> None:
         if self._client is None or backend in self._running:
             return
-        reader = PageReader(self._client, backend.address, self._settings.timeout)
+        reader = PageReader(self._client, backend.address, self.settings.timeout, self._instance)
         task = asyncio.create_task(self._probe(backend, reader))
         self._running[backend] = task
         task.add_done_callback(lambda _: self._running.pop(backend, None))
@@ -127,7 +126,7 @@ class Prober:
             page = await pages.find(MODELS)
             models = page.read(ModelList) if page is not None else None
             if models is not None:
-                facts = replace(facts, models=models.ids, max_model_len=models.lengths)
+                facts = with_models(facts, models)
         health = await pages.get(facts.health_path)
         # 401 and 403: it is up, and takes the clients' keys, of which the gateway has none.
         if not (200 <= health.status < 300 or health.status in (401, 403)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +16,21 @@ from gateway.fleet.address import Address
 MAX_BYTES = 8 * 1024 * 1024
 """A metrics page of a large engine has a few hundred kB."""
 
+INSTANCE = "x-prefixgate-instance"
+"""Header by which a gateway's own pages tell which process answers."""
+
 T = TypeVar("T")
+
+
+def page_client(timeout: float) -> httpx.AsyncClient:
+    """What pages are read with."""
+    return httpx.AsyncClient(
+        # A kept connection would be closed by the engine just when the next page is asked for.
+        limits=httpx.Limits(max_keepalive_connections=0),
+        headers={"user-agent": "prefixgate-probe", "accept-encoding": "identity"},
+        timeout=timeout,
+        trust_env=False,
+    )
 
 
 class NoPage(Exception):
@@ -52,16 +68,25 @@ class Page:
 class PageReader:
     """Args:
     timeout: for each page as a whole, seconds.
+    instance: how this gateway's own pages name the process; "" when there is no telling.
+
+    Attributes:
+        base_path: what all pages are below.
     """
 
-    def __init__(self, client: httpx.AsyncClient, address: Address, timeout: float) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, address: Address, timeout: float, instance: str = ""
+    ) -> None:
         self._client = client
         self._base = address.url
         self._timeout = timeout
+        self._instance = instance
+        self.base_path = address.base_path
 
     async def get(self, path: str) -> Page:
         """Raises:
-        NoPage: no connection, no answer in time, or one that is not HTTP or too large.
+        NoPage: no connection, no answer in time, one that is not HTTP or too large, or one of
+            this gateway's own.
         """
         body = bytearray()
         try:
@@ -78,8 +103,9 @@ class PageReader:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             root = _root(error)
             refused = isinstance(root, ConnectionRefusedError)
-            cause = "connection refused" if refused else str(root) or type(root).__name__
-            raise NoPage(f"GET {path}: {cause}", refused=refused) from None
+            raise NoPage(f"GET {path}: {_said(root)}", refused=refused) from None
+        if self._instance and answer.headers.get(INSTANCE) == self._instance:
+            raise NoPage("the address leads back to this gateway itself")
         return Page(path, answer.status_code, bytes(body))
 
     async def find(self, path: str) -> Page | None:
@@ -99,3 +125,12 @@ def _root(error: BaseException) -> BaseException:
             error = below
         else:
             return error
+
+
+def _said(error: BaseException) -> str:
+    """The cause without the address, which the texts of most errors repeat."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or 'failed').lower().replace('_', ' ')}"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__

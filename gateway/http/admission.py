@@ -19,7 +19,7 @@ from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.pool import NO_BACKEND_RETRY_AFTER, Pool
 from gateway.scheduling.ticket import RefusalReason, Refused, Ticket
-from gateway.types import NO_MATCH, Clock, Reason
+from gateway.types import NO_MATCH, Clock, Match, Reason
 from policies.base import RouteRequest
 
 Decided = Callable[[RequestContext, Ticket, "Lease | Refused"], None]
@@ -152,10 +152,18 @@ class Admission:
         record.uncached_tokens = lease.uncached_tokens
         record.queue_seconds = lease.queue_seconds
         record.spill = None
-        if decision.reason is Reason.SPILL:
+        if decision.reason is Reason.SPILL or (
+            decision.reason is Reason.ONLY and _holds_less(request.match, decision.backend)
+        ):
             record.spill = spill_cause(request, decision.backend, pool, ticket.avoid)
         if self._decided is not None:
             self._decided(context, ticket, lease)
+
+
+def _holds_less(match: Match, backend: str) -> bool:
+    """Whether another backend holds more of a prompt than this one."""
+    held = match.blocks
+    return bool(held) and held.get(backend, 0) < max(held.values())
 
 
 async def _wait(context: RequestContext, pool: Pool, ticket: Ticket) -> Lease:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.page import INSTANCE
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
@@ -31,12 +32,16 @@ class Ops:
     """Args:
     page: the metrics.
     stopping: whether the gateway is shutting down.
+    instance: names this process on its pages, so that it knows itself among its backends.
     """
 
-    def __init__(self, fleet: Fleet, page: MetricsPage, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, fleet: Fleet, page: MetricsPage, stopping: Callable[[], bool], instance: str
+    ) -> None:
         self._fleet = fleet
         self._page = page
         self._stopping = stopping
+        self._headers = {INSTANCE: instance}
 
     def routes(self) -> list[Route]:
         return [
@@ -50,10 +55,10 @@ class Ops:
 
     async def live(self, request: Request) -> Response:
         """The process runs and its event loop turns."""
-        return _json({"status": "ok"})
+        return self._json({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Requests can be served now; the reason why not, otherwise."""
+        """Requests can be served now; the reasons why not, otherwise."""
         states = [str(backend.state) for backend in self._fleet]
         body: dict[str, object] = {
             "status": "ok",
@@ -64,7 +69,8 @@ class Ops:
             body["status"] = "shutting down"
         elif not body["models"]:
             body["status"] = "no backend can serve a model" if states else "no backends"
-        return _json(body, 200 if body["status"] == "ok" else 503)
+            body["reasons"] = self._fleet.why_unready()
+        return self._json(body, 200 if body["status"] == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
         snapshot = self._page.read()
@@ -74,13 +80,17 @@ class Ops:
     async def models(self, request: Request) -> Response:
         """The union over usable backends, in OpenAI's list shape."""
         entries = [_entry(model) for model in sorted(self._fleet.models())]
-        return _json({"object": "list", "data": entries})
+        return self._json({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         model = request.path_params["model"]
         if model not in self._fleet.models():
             return refusal("GET", request.url.path, UnknownModel(model))
-        return _json(_entry(model))
+        return self._json(_entry(model))
+
+    def _json(self, body: object, status: int = 200) -> Response:
+        content = msgspec.json.encode(body)
+        return Response(content, status, self._headers, media_type="application/json")
 
 
 def refusal(method: str, path: str, error: RequestError) -> Response:
@@ -93,7 +103,3 @@ def refusal(method: str, path: str, error: RequestError) -> Response:
 
 def _entry(model: str) -> dict[str, object]:
     return {"id": model, "object": "model", "created": 0, "owned_by": "prefixgate"}
-
-
-def _json(body: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")

@@ -154,7 +154,8 @@ class Proxy:
         if pool is not None:
             return pool
         if not self._fleet.knows_models():
-            raise no_backend("No backend is ready yet.")
+            why = "; ".join(self._fleet.why_unready())
+            raise no_backend(f"No backend is ready yet{f' ({why})' if why else ''}.")
         if self._fleet.knows(model) or model == ANY_MODEL:
             raise no_backend()
         raise UnknownModel(model)

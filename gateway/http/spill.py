@@ -42,6 +42,8 @@ def spill_cause(
         return SpillCause.FAILED
     if holder not in loads:
         return SpillCause.GONE
+    if pool.is_full(loads[holder]):
+        return SpillCause.MEMORY
     if loads[holder] not in pool.candidates(request):
         return SpillCause.FULL
     return _dearest(request, loads[holder], loads[chosen])

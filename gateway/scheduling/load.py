@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.fleet.breaker import Trials
 from gateway.scheduling.cached import anchor, uncached_tokens
 from gateway.scheduling.memory import Memory
+from gateway.scheduling.reported import NO_OTHERS, Others, Reported
 from gateway.scheduling.streams import Streams
 from gateway.types import WorkClass
 from policies.base import RouteRequest
@@ -75,6 +76,12 @@ class BackendLoad:
     The rates' defaults are those of an 8B model in 16 bits on an A100.
 
     Attributes:
+        in_flight: requests that were dispatched and have not finished, and those of others.
+        decoding: of these, the ones past their first token.
+        others: what runs there that was not sent by this gateway, as far as the engine tells.
+        other_tokens: what those hold of the KV cache, and what answers have added to prompts.
+        reported: what the engine says; None when it says nothing, or what it said is too old.
+        reported_at: when it last said something; before it ever has, since when it is asked.
         usual_rate: `prefill_rate` of a backend like this that is as fast as it should be.
         pace: seconds per output token that its streams are to keep to; None when any will do.
         streams: those whose pace somebody watches.
@@ -99,11 +106,15 @@ class BackendLoad:
         "decoding",
         "id",
         "in_flight",
+        "other_tokens",
+        "others",
         "pace",
         "pending",
         "pending_tokens",
         "prefill",
         "prefill_rate",
+        "reported",
+        "reported_at",
         "step_seconds",
         "stream_seconds",
         "streams",
@@ -140,6 +151,10 @@ class BackendLoad:
         self.pending = 0
         self.pending_tokens = 0
         self.context_tokens = 0
+        self.others: Others = NO_OTHERS
+        self.other_tokens = 0
+        self.reported: Reported | None = None
+        self.reported_at: float | None = None
         self._memory = Memory()
         self.prefill = ClassLoad()
         self.decode = ClassLoad()
@@ -182,6 +197,9 @@ class BackendLoad:
             overdue = request.now - self._pending_since - self._pending_seconds
             if overdue > seconds:
                 seconds = overdue
+        others = self.others
+        if others.waiting_tokens:
+            seconds += others.waiting_seconds(self.prefill_rate, request.now)
         for line in self._lines:
             if line.lanes:
                 seconds += line.seconds_before(request)
@@ -198,6 +216,11 @@ class BackendLoad:
         return sum(lane.seconds for lane in lanes)
 
     @property
+    def sent(self) -> int:
+        """Of the requests in flight, those that this gateway sent."""
+        return self.in_flight - self.others.requests
+
+    @property
     def memory_tokens(self) -> int:
         """Prompt tokens in flight, those that several share counted once."""
         return self._memory.tokens
@@ -205,9 +228,10 @@ class BackendLoad:
     def memory_with(self, request: RouteRequest) -> float:
         """Tokens of the KV cache that are in use once a request runs here too: its prompt, less
         what it shares with others that run already."""
+        used = self._memory.tokens + self.other_tokens
         if anchor(request, self.id) in self._memory:
-            return self._memory.tokens + uncached_tokens(request, self.id)
-        return self._memory.tokens + request.prompt_tokens
+            return used + uncached_tokens(request, self.id)
+        return used + request.prompt_tokens
 
     def fits_memory(self, request: RouteRequest, after: RouteRequest | None = None) -> bool:
         """Whether the KV cache has room for a request. On an idle backend it has in any case.
@@ -215,14 +239,31 @@ class BackendLoad:
         Args:
             after: another that goes there first.
         """
-        most = SAFE_FILL * self.capacity_tokens
+        most = SAFE_FILL * self.capacity_tokens - self.other_tokens
         if after is not None:
             most -= after.prompt_tokens
         return (
             self._memory.tokens + request.prompt_tokens <= most
             or (not self.in_flight and after is None)
-            or self.memory_with(request) <= most
+            or self.memory_with(request) - self.other_tokens <= most
         )
+
+    def is_full(self, limit: float) -> bool:
+        """Whether so large a share of the KV cache is in use, by what the engine said last and
+        what was sent there or has ended since. It is not while the engine says nothing."""
+        excess = self.others.excess
+        if excess is None:
+            return False
+        return self._memory.tokens + excess >= limit * self.capacity_tokens
+
+    def set_others(self, others: Others) -> None:
+        """Count what runs here besides what this gateway has sent, in place of what it counted
+        before."""
+        before, self.others = self.others, others
+        self.in_flight += others.requests - before.requests
+        self.decoding += others.decoding - before.decoding
+        self.other_tokens = others.tokens
+        self.room_came_free()
 
     def spoilt_streams(self, now: float, seconds: float) -> float:
         if not self.streams:

@@ -156,7 +156,12 @@ class Placer:
         """The backends with room under the limits."""
         limits, ranges = self.limits(request.work_class), self._scheduling.ranges
         roomy = with_room(self.backends, limits, ranges, request)
-        return [load for load in roomy if _has_permit(load)] if self._on_trial else roomy
+        if self._on_trial:
+            roomy = [load for load in roomy if _has_permit(load)]
+        most = self._scheduling.max_kv_use
+        if most is None:
+            return roomy
+        return [load for load in roomy if load.others.excess is None or not load.is_full(most)]
 
     def is_overdue(self, ticket: Ticket, load: BackendLoad, now: float) -> bool:
         """Whether a ticket has waited so long for room at a backend that it is kept for it."""
@@ -169,8 +174,15 @@ class Placer:
     def fits(self, load: BackendLoad, ticket: Ticket) -> bool:
         """Whether one backend has room for a ticket, and is not kept for another."""
         request = ticket.request
+        if self.is_full(load):
+            return False
         limits, ranges = self.limits(request.work_class), self._scheduling.ranges
         return bool(with_room((load,), limits, ranges, request)) and self._may_use(ticket, load)
+
+    def is_full(self, load: BackendLoad) -> bool:
+        """Whether a backend gets nothing new because of what its engine says of its KV cache."""
+        most = self._scheduling.max_kv_use
+        return most is not None and load.is_full(most)
 
     def look(self, ticket: Ticket, now: float, *, open_only: bool = False) -> BackendLoad | None:
         """Where a ticket goes as of now, with its decision and prefill as there; None when no

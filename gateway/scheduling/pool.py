@@ -249,6 +249,10 @@ class Pool:
         """The backends that the policy could choose among now."""
         return self._placer.candidates(request)
 
+    def is_full(self, load: BackendLoad) -> bool:
+        """Whether a backend gets nothing new because its engine says that its KV cache is full."""
+        return self._placer.is_full(load)
+
     def is_open(self, load: BackendLoad) -> bool:
         """Whether a backend has so little prefill pending that requests are sent to it."""
         return self._placer.is_open(load, self._clock())

@@ -12,7 +12,7 @@ from typing import Literal
 
 from gateway.telemetry.histogram import Histogram
 from gateway.telemetry.metrics import OTHER, UNNAMED, ClassSeries, Metrics, ModelSeries
-from gateway.telemetry.sources import IndexView, PoolState, PoolView, Sources
+from gateway.telemetry.sources import IndexView, PoolState, PoolView, ReportedView, Sources
 from gateway.types import WorkClass
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -104,6 +104,24 @@ def _bytes_per_token(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
     for model in scrape.metrics.models:
         if model not in (OTHER, UNNAMED):
             yield (model,), scrape.sources.bytes_per_token(model)
+
+
+def _load_age(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    now = scrape.sources.clock()
+    for load in scrape.sources.loads:
+        if load.reported_at is not None:
+            yield (load.id,), now - load.reported_at
+
+
+def _reported(name: str, help: str, value: Callable[[ReportedView], float | None]) -> Family:
+    """A gauge of what engines say; no sample where they do not."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for load in scrape.sources.loads:
+            if load.reported is not None and (said := value(load.reported)) is not None:
+                yield (load.id,), said
+
+    return Family(name, "gauge", ("backend",), help, read)
 
 
 def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
@@ -359,6 +377,38 @@ FAMILIES: tuple[Family, ...] = (
         "How often the backend was taken out for failing.",
         lambda scrape: (
             ((backend,), series.ejections) for backend, series in scrape.metrics.backends.items()
+        ),
+    ),
+    _reported(
+        "prefixgate_backend_reported_running",
+        "Requests in the engine's batch, whoever sent them, as it says.",
+        lambda reported: reported.running,
+    ),
+    _reported(
+        "prefixgate_backend_reported_waiting",
+        "Requests in the engine's own queue, as it says.",
+        lambda reported: reported.waiting,
+    ),
+    _reported(
+        "prefixgate_backend_reported_kv_use",
+        "Share of the engine's KV cache that is in use, as it says, 0 to 1.",
+        lambda reported: reported.kv_use,
+    ),
+    Family(
+        "prefixgate_backend_load_age_seconds",
+        "gauge",
+        ("backend",),
+        "Since the engine last told its load.",
+        _load_age,
+    ),
+    Family(
+        "prefixgate_backend_load_failures_total",
+        "counter",
+        ("backend",),
+        "How often the engine was asked for its load and did not tell.",
+        lambda scrape: (
+            ((backend,), series.load_failures)
+            for backend, series in scrape.metrics.backends.items()
         ),
     ),
     Family(

@@ -84,15 +84,17 @@ class BackendSeries:
         errors: failed exchanges, by kind.
         ejected: it is taken out for failing.
         ejections: how often it was.
+        load_failures: how often it was asked for its load and did not tell.
     """
 
-    __slots__ = ("ejected", "ejections", "errors", "routed")
+    __slots__ = ("ejected", "ejections", "errors", "load_failures", "routed")
 
     def __init__(self) -> None:
         self.routed = dict.fromkeys(WorkClass, 0)
         self.errors: dict[str, int] = {}
         self.ejected = False
         self.ejections = 0
+        self.load_failures = 0
 
 
 class ClassSeries:
@@ -176,6 +178,9 @@ class Metrics:
     def upstream_error(self, backend: str, kind: str) -> None:
         errors = self._backend(backend).errors
         errors[kind] = errors.get(kind, 0) + 1
+
+    def load_failed(self, backend: str) -> None:
+        self._backend(backend).load_failures += 1
 
     # requests
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.types import WorkClass
+from gateway.types import Clock, WorkClass
 
 
 class BreakerView(Protocol):
@@ -38,11 +38,26 @@ class ClassLoadView(Protocol):
     def in_flight(self) -> int: ...
 
 
+class ReportedView(Protocol):
+    """What an engine says of its load."""
+
+    @property
+    def running(self) -> int | None: ...
+    @property
+    def waiting(self) -> int | None: ...
+    @property
+    def kv_use(self) -> float | None: ...
+
+
 class LoadView(Protocol):
     """A backend's ledger."""
 
     @property
     def id(self) -> str: ...
+    @property
+    def reported(self) -> ReportedView | None: ...
+    @property
+    def reported_at(self) -> float | None: ...
     @property
     def prefill_rate(self) -> float: ...
     @property
@@ -124,6 +139,7 @@ class Sources:
     Args:
         version: of the gateway.
         policy: name of the routing policy in use.
+        clock: the one that `reported_at` is told on.
         backends, loads, pools: iterated over once for each metric that is read from them.
         gates: by backend.
         errors: by what was predicted.
@@ -133,6 +149,7 @@ class Sources:
 
     version: str
     policy: Callable[[], str]
+    clock: Clock
     backends: Iterable[BackendView]
     loads: Iterable[LoadView]
     pools: Iterable[PoolView]

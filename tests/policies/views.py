@@ -26,6 +26,7 @@ class View:
     decoding: int = 0
     pending_tokens: float = 0.0
     context_tokens: float = 0.0
+    other_tokens: float = 0.0
     capacity_tokens: float = 500_000.0
     prefill_rate: float = 10_000.0
     attention_context: float = 30_000.0
@@ -45,7 +46,8 @@ class View:
         return self.pending_seconds(request.now) + self.held_seconds
 
     def memory_with(self, request: RouteRequest) -> float:
-        return self.context_tokens + request.prompt_tokens - self.shared_tokens
+        used = self.context_tokens + self.other_tokens
+        return used + request.prompt_tokens - self.shared_tokens
 
     def spoilt_streams(self, now: float, seconds: float) -> float:
         return self.spoilt if seconds > 0.0 else 0.0

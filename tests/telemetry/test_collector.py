@@ -40,8 +40,17 @@ class FakeClassLoad:
 
 
 @dataclass
+class FakeReported:
+    running: int | None = 3
+    waiting: int | None = 2
+    kv_use: float | None = 0.75
+
+
+@dataclass
 class FakeLoad:
     id: str
+    reported: FakeReported | None = field(default_factory=FakeReported)
+    reported_at: float | None = 96.0
     prefill: int = 0
     decode: int = 0
     prefill_rate: float = 9000.0
@@ -108,6 +117,7 @@ class Site:
         sources = Sources(
             version="1.2.3",
             policy=lambda: "prefix_affinity",
+            clock=lambda: 100.0,
             backends=self.backends,
             loads=self.loads,
             pools=self.pools,
