@@ -58,7 +58,8 @@ class Reason(StrEnum):
     PREFIX = "prefix"
     """The backend that holds most of the prompt is also the cheapest."""
     SPILL = "spill"
-    """Another backend holds more of the prompt, but waiting there costs more than recomputing."""
+    """Another backend holds more of the prompt, but waiting there costs more than recomputing, or
+    it has no room."""
     COPY = "copy"
     """The wait for the backends that hold most of the prompt has added up to what one more copy
     costs."""

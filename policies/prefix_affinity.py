@@ -110,7 +110,10 @@ class PrefixAffinity:
 
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
         if len(candidates) == 1:
-            return Decision(candidates[0].id, Reason.ONLY)
+            [only] = candidates
+            held = request.match.blocks
+            elsewhere = bool(held) and held.get(only.id, 0) < max(held.values())
+            return Decision(only.id, Reason.SPILL if elsewhere else Reason.ONLY)
         congestion = self._congestion.get(request.model, _NOT_SEEN)
         queues = _queues(request, candidates)
         theta = self._theta(request, candidates, congestion)

@@ -152,18 +152,10 @@ class Admission:
         record.uncached_tokens = lease.uncached_tokens
         record.queue_seconds = lease.queue_seconds
         record.spill = None
-        if decision.reason is Reason.SPILL or (
-            decision.reason is Reason.ONLY and _holds_less(request.match, decision.backend)
-        ):
+        if decision.reason is Reason.SPILL:
             record.spill = spill_cause(request, decision.backend, pool, ticket.avoid)
         if self._decided is not None:
             self._decided(context, ticket, lease)
-
-
-def _holds_less(match: Match, backend: str) -> bool:
-    """Whether another backend holds more of a prompt than this one."""
-    held = match.blocks
-    return bool(held) and held.get(backend, 0) < max(held.values())
 
 
 async def _wait(context: RequestContext, pool: Pool, ticket: Ticket) -> Lease:

@@ -48,11 +48,26 @@ def error_body(path: str, status: int) -> bytes:
     return json.dumps(payload).encode()
 
 
-def model_list(models: tuple[str, ...]) -> bytes:
+def model_list(models: tuple[str, ...], owner: str) -> bytes:
     entries = [
-        {"id": model, "object": "model", "created": CREATED, "owned_by": "fake"} for model in models
+        {"id": model, "object": "model", "created": CREATED, "owned_by": owner} for model in models
     ]
     return json.dumps({"object": "list", "data": entries}).encode()
+
+
+def vllm_metrics(
+    running: int, waiting: int, kv_use: float, *, started: float, capacity: int
+) -> bytes:
+    """A vLLM's /metrics, as far as a gateway looks at it."""
+    config = f'block_size="16",num_gpu_blocks="{capacity // 16}",engine="0"'
+    labels = '{engine="0",model_name="m"}'
+    return (
+        f"vllm:num_requests_running{labels} {running}\n"
+        f"vllm:num_requests_waiting{labels} {waiting}\n"
+        f"vllm:kv_cache_usage_perc{labels} {kv_use}\n"
+        f"vllm:cache_config_info{{{config}}} 1.0\n"
+        f"process_start_time_seconds {started}\n"
+    ).encode()
 
 
 def _usage(body: bytes, completion: int) -> Json:

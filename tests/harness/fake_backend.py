@@ -39,8 +39,10 @@ class FakeBackend:
         rule: asked first for each request; None as its answer means `queued`, then `default`.
         queued: behaviours of the next requests, each used once.
         models: ids under /v1/models.
+        owner: who has signed them; by "vllm" and its like a gateway tells the kind of engine.
         health: of GET /health.
         pages: further GET pages ("/metrics", "/load"); 404 for paths that are in neither.
+        hanging: GET pages that get no answer.
         keep_alive: seconds after which an idle connection is closed; None for never.
         requests: everything but GETs, in the order of arrival.
         probes: the GETs.
@@ -53,8 +55,10 @@ class FakeBackend:
         self.rule: Callable[[Recorded], Behaviour | None] | None = None
         self.queued: deque[Behaviour] = deque()
         self.models = models or ("m",)
+        self.owner = "fake"
         self.health = Health.OK
         self.pages: dict[str, bytes] = {}
+        self.hanging: set[str] = set()
         self.keep_alive = keep_alive
         self.requests: list[Recorded] = []
         self.probes: list[Recorded] = []
@@ -77,6 +81,22 @@ class FakeBackend:
     def next(self, **changes: Any) -> None:
         """Answer one further request as a healthy engine does, but for `changes`."""
         self.queued.append(replace(Behaviour(), **changes))
+
+    def tells(
+        self,
+        *,
+        running: int = 0,
+        waiting: int = 0,
+        kv_use: float = 0.0,
+        started: float = 1.7e9,
+        capacity: int = 500_000,
+    ) -> None:
+        """From now on be a vLLM whose metrics page says this, whatever it is doing. A gateway must
+        see that it is one before it first uses it."""
+        self.owner = "vllm"
+        self.pages["/metrics"] = bodies.vllm_metrics(
+            running, waiting, kv_use, started=started, capacity=capacity
+        )
 
     def behaviour_for(self, request: Recorded) -> Behaviour:
         ruled = self.rule(request) if self.rule is not None else None
@@ -265,6 +285,8 @@ class _Connection(asyncio.Protocol):
         backend = self.backend
         body: bytes | None = backend.pages.get(request.path)
         status = 200
+        if request.path in backend.hanging:
+            return await AnswerWriter(self, request, Behaviour(hang=True)).send()
         # ends, not equals: a backend's URL may have a path of its own
         if request.path.endswith("/health"):
             if backend.health is Health.HANG:
@@ -272,7 +294,7 @@ class _Connection(asyncio.Protocol):
             status = 200 if backend.health is Health.OK else 503
             body = b""
         elif request.path.endswith("/v1/models"):
-            body = bodies.model_list(backend.models)
+            body = bodies.model_list(backend.models, backend.owner)
         if body is None:
             status, body = 404, b'{"error":{"message":"no such page"}}'
         return await AnswerWriter(self, request, Behaviour(status=status, body=body)).send()

@@ -14,7 +14,7 @@ import uvloop
 from tests.harness import bodies
 from tests.harness.behaviour import Behaviour
 
-MODELS = bodies.model_list(("m",))
+MODELS = bodies.model_list(("m",), "fake")
 COMPLETION = bodies.json_body("/v1/completions", {"model": "m"}, b"", Behaviour())
 
 

@@ -21,7 +21,7 @@ SETTINGS: Json = {
     "scheduling": {"decode": {"max_requests": 2, "max_waiting": 1, "max_wait": 0.8}},
     "timeouts": {"connect": 0.8, "first_byte": 0.8, "idle": 0.8},
     # Probes out of turn only, so that the script alone decides what happens when.
-    "health": {"interval": 600.0},
+    "health": {"interval": 600.0, "load_interval": 0.1},
     "breaker": {"failures": 3, "share": 1.0},
 }
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b"
@@ -53,6 +53,7 @@ class Script:
         self.three = [FakeBackend("m") for _ in range(3)]
         self.solo, self.dead = FakeBackend("solo"), FakeBackend("dead")
         self.full, self.passing = FakeBackend("full"), FakeBackend("passing")
+        self.solo.tells()
         entries: list[Json] = [{"url": backend.url} for backend in (*self.three, self.dead)]
         entries.append({"url": self.solo.url, "capacity_tokens": 2000})
         entries.append({"url": self.full.url})
@@ -122,6 +123,7 @@ class Script:
 
     def play(self) -> None:
         self.everything_works()
+        self.engines_tell_their_load()
         self.policies_decide()
         self.clients_err()
         self.engines_fail()
@@ -145,6 +147,20 @@ class Script:
         self.ask("ok", 200, plain("m", text("long", 12_000)))
         for number in range(3):  # more than fits
             self.ask("ok", 200, plain("solo", text(f"evicted {number}", 6000)))
+
+    def engines_tell_their_load(self) -> None:
+        self.solo.tells(running=1, waiting=1, kv_use=0.125)
+        self.gw.settles(lambda m: m.total("prefixgate_backend_reported_kv_use") == 0.125)
+        self.scrape()
+        del self.solo.pages["/metrics"]
+        self.gw.settles(lambda m: m.total("prefixgate_backend_load_failures_total") > 0)
+        self.solo.tells()
+        self.gw.settles(
+            lambda m: (
+                m.total("prefixgate_backend_reported_running") == 0
+                and m.total("prefixgate_backend_load_age_seconds") < 0.1
+            )
+        )
 
     def policies_decide(self) -> None:
         prompt = text("shared", 6000)
