@@ -47,6 +47,7 @@ def test_list_and_get(control: FakeControl, client: Client) -> None:
         "kind": "vllm",
         "role": "unified",
         "models": ["m"],
+        "adapters": {},
         "max_model_len": {"m": 4096},
         "state": "healthy",
         "state_seconds": 5.0,
@@ -65,6 +66,7 @@ def test_list_and_get(control: FakeControl, client: Client) -> None:
         "capacity_tokens": 16_000,
         "block_size": 16,
         "load": entry["load"],
+        "reported": None,
     }
     assert entry["load"]["in_flight"] == 0
     assert client.ask("GET", f"/v1/backends/{control.first}").json() == entry

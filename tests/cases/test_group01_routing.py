@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -134,9 +135,46 @@ def test_R04_what_is_moved_away_goes_where_it_is_warm(
 # R05
 
 
+def kv_use(gw: GatewayProcess, expected: dict[FakeBackend, float]) -> None:
+    """Wait until the gateway has read from each backend how full its KV cache is."""
+    ids = {gw.backend_id(backend.url): use for backend, use in expected.items()}
+    gw.settles(lambda m: m.by("prefixgate_backend_reported_kv_use", "backend") == ids)
+
+
+@pytest.mark.parametrize("limit", [None, 0.95], ids=["by its cost", "by the limit"])
 def test_R05_a_few_huge_requests_are_load_too(
-    start_backend: StartBackend, gateway: StartGateway
+    start_backend: StartBackend, gateway: StartGateway, tmp_path: Any, limit: float | None
 ) -> None:
+    a, b = start_backend(), start_backend()
+    for backend in (a, b):
+        backend.tells()
+    log = tmp_path / "access.jsonl"
+    gw = gateway(
+        [a, b],
+        scheduling={"max_kv_use": limit},
+        health={"load_interval": 0.1},
+        log={"access": str(log)},
+    )
+    shared = text("X", 8000)
+    with ExitStack() as stack:
+        stack.enter_context(busy(a, gw, prompt(shared), others=[b])).answer()
+        a.tells(running=3, kv_use=0.97)
+        b.tells(running=3, kv_use=0.10)
+        kv_use(gw, {a: 0.97, b: 0.10})
+        answer = gw.post(COMPLETIONS.path, prompt(shared + "q"))
+    assert answer.headers["x-prefixgate-backend"] == gw.backend_id(b.url)
+    assert answer.headers["x-prefixgate-decision"] == "spill"
+    assert [len(a.requests), len(b.requests)] == [1, 1]
+    assert gw.metrics().by("prefixgate_spills_total", "cause") == {"memory": 1}
+    a.tells(running=3, kv_use=0.2)
+    kv_use(gw, {a: 0.2, b: 0.10})
+    assert gw.post(COMPLETIONS.path, prompt(shared + "r")).is_success
+    gw.stop()
+    spills = [json.loads(line)["spill"] for line in log.read_text().splitlines()]
+    assert spills == [None, "memory", None]
+
+
+def test_R05_by_the_ledger_alone(start_backend: StartBackend, gateway: StartGateway) -> None:
     a, b = start_backend(), start_backend()
     gw = gateway([a, b], scheduling={"gate": None, "ranges": []})
     for backend in (a, b):
@@ -346,6 +384,61 @@ POLICIES = (
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_R16_full_backends_are_passed_over_one_by_one(
+    start_backend: StartBackend, gateway: StartGateway, policy: str
+) -> None:
+    backends = [start_backend() for _ in range(4)]
+    d = backends[-1]
+    says = {backend: 0.1 if backend is d else 0.95 for backend in backends}
+    for backend, use in says.items():
+        backend.tells(running=3, kv_use=use)
+    gw = gateway(
+        backends,
+        policy={"name": policy},
+        scheduling={"max_kv_use": 0.9},
+        health={"load_interval": 0.1},
+    )
+    kv_use(gw, says)
+    for number in range(20):
+        assert gw.post(COMPLETIONS.path, prompt(text(f"{number}", 400))).is_success
+    assert counts(backends) == [0, 0, 0, 20]
+    d.tells(running=30, kv_use=0.93)
+    kv_use(gw, says | {d: 0.93})
+    impatient = {"x-prefixgate-max-wait-ms": "100"}
+    answer = gw.post(COMPLETIONS.path, prompt(text("none", 400)), **impatient)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    # Whoever can wait goes as soon as one has room again.
+    with gw.client() as client:
+        client.request(COMPLETIONS.path, prompt(text("patient", 400)))
+        gw.settles(lambda m: m.total("prefixgate_queue_depth") == 1)
+        d.tells(running=3, kv_use=0.2)
+        assert client.answer().status == 200
+    assert counts(backends) == [0, 0, 0, 21]
+
+
+def test_R16_whoever_falls_silent_is_neither_full_nor_empty(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    a, b = start_backend(), start_backend()
+    for backend in (a, b):
+        backend.tells(running=3, kv_use=0.99)
+    gw = gateway([a, b], policy={"name": "round_robin"}, health={"load_interval": 0.1})
+    kv_use(gw, {a: 0.99, b: 0.99})
+    a.hanging = b.hanging = {"/metrics"}
+    for number in range(10):
+        assert gw.post(COMPLETIONS.path, prompt(text(f"{number}", 400))).is_success
+    assert counts([a, b]) == [5, 5]
+    metrics = gw.metrics()
+    assert metrics.by("prefixgate_backend_reported_kv_use", "backend") == {}
+    for backend in (a, b):
+        id = gw.backend_id(backend.url)
+        assert metrics.total("prefixgate_backend_load_age_seconds", backend=id) > 0.4
+        assert metrics.total("prefixgate_backend_load_failures_total", backend=id) > 0
+        assert gw.log.count(f"backend {id} ({backend.url}) does not tell its load") == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_R16_by_a_limit_on_the_ledger(
     start_backend: StartBackend, gateway: StartGateway, policy: str
 ) -> None:
     """Nine tenths of a KV cache are the limit: three are filled beyond, the fourth is not."""
