@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORDS = {
     Reason.PREFIX: "it holds most of the prompt, and no other is cheaper",
-    Reason.SPILL: "another one holds more of the prompt, but has no room or would take longer all the same",
+    Reason.SPILL: "another one holds more of the prompt, but is full or would take longer even so",
     Reason.COPY: "waiting where the prompt's beginning is has cost as much as one more copy",
     Reason.LOAD: "no backend holds anything worth reusing, and it is the least loaded",
     Reason.ROTATION: "it is its turn",

@@ -160,3 +160,25 @@ def test_no_http(said: bytes) -> None:
     assert not broken.refused
     assert str(broken).startswith("GET /v1/models: ")
     assert "127.0.0.1" not in str(broken)
+
+
+def test_a_url_that_ends_in_v1_is_told_so() -> None:
+    async def main() -> str:
+        async with engine(engines.vllm()) as fake, httpx.AsyncClient(trust_env=False) as client:
+            address = Address.parse(f"{fake.url}/v1")
+            with pytest.raises(NoPage) as caught:
+                await detect(PageReader(client, address, SHORT))
+            return str(caught.value)
+
+    cause = asyncio.run(main())
+    assert cause.startswith("the address leads nowhere: none of /health, /v1/models is below it")
+    assert cause.endswith("without the /v1 of its API")
+
+
+def test_adapters() -> None:
+    pages = engines.sglang()
+    card = {"id": "base", "owned_by": "sglang"}
+    pages["/v1/models"] = ok({"data": [card, card | {"id": "lora", "parent": "base"}]})
+    facts, _ = detected(pages)
+    assert facts.models == ("base", "lora", "base:lora")
+    assert facts.adapters == {"lora": "base"}

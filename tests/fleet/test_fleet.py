@@ -390,6 +390,69 @@ def test_start_times_decide(world: World) -> None:
     assert world.restarts == [a.id]
 
 
+def test_a_page_that_tells_of_another_process(world: World) -> None:
+    a = world.add()
+    world.good_probe(a, "m", started=5.0)
+    world.fleet.probe_read(a, 5.0, 100.0)
+    world.fleet.probe_read(a, None, 100.0)
+    assert world.restarts == []
+    world.fleet.probe_read(a, 6.0, 10.0)
+    assert world.restarts == [a.id]
+    world.good_probe(a, "m", started=6.0)
+    assert world.restarts == [a.id]
+
+
+def test_counts_that_fall_tell_where_start_times_do_not(world: World) -> None:
+    a = world.add("a", "m")
+    world.fleet.probe_read(a, None, 100.0)
+    world.fleet.probe_read(a, None, None)
+    world.fleet.probe_read(a, None, 250.0)
+    assert world.restarts == []
+    world.fleet.probe_read(a, None, 20.0)
+    world.fleet.probe_read(a, None, 30.0)
+    assert world.restarts == [a.id]
+
+
+def test_start_times_outweigh_counts(world: World) -> None:
+    """A rank that is taken away takes its counts along."""
+    a = world.add("a", "m")
+    world.fleet.probe_read(a, 5.0, 100.0)
+    world.fleet.probe_read(a, 5.0, 50.0)
+    assert world.restarts == []
+
+
+def test_doubt_has_a_backend_probed_once(world: World) -> None:
+    a = world.add("a", "m")
+    suspects: list[str] = []
+    world.fleet.on_suspicion(lambda backend: suspects.append(backend.id))
+    world.fleet.probe_doubted(a)
+    world.fleet.probe_doubted(a)
+    assert suspects == [a.id]
+    world.good_probe(a, "m")
+    assert world.restarts == [a.id]
+
+
+def test_the_first_failure_in_a_row_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = world.add("a", "m")
+    for _ in range(2):
+        world.bad_probes(a, AFTER - 1)
+        world.good_probe(a, "m")
+    said = [message for message in caplog.messages if "a probe failed: " in message]
+    assert len(said) == 2
+
+
+def test_why_nothing_serves(world: World) -> None:
+    a, b = world.add("a", "m"), world.add("b")
+    assert world.fleet.why_unready() == ["not probed yet"]
+    world.fleet.probe_failed(b, "GET /health: status 503")
+    world.bad_probes(a)
+    assert len(world.fleet.why_unready()) == 2
+    world.good_probe(a, "m")
+    assert world.fleet.why_unready() == ["GET /health: status 503"]
+
+
 def test_another_engine_at_the_address(world: World) -> None:
     a = world.add("a", "m")
     world.fleet.probe_succeeded(a, EngineFacts(EngineKind.SGLANG, "/ready", ("m",)))

@@ -39,6 +39,7 @@ class Rounds:
         self.poller = LoadPoller(self.fleet, self.settings, self, lambda: self.now, self._sleep)
         self._next = asyncio.Event()
         self._asleep = asyncio.Event()
+        self.got = asyncio.Event()
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -53,6 +54,7 @@ class Rounds:
 
     def answered(self, id: str, said: EngineLoad) -> None:
         self.heard.append((id, said))
+        self.got.set()
 
     def failed(self, id: str) -> None:
         self.heard.append((id, "failed"))
@@ -194,10 +196,11 @@ def test_L05_a_page_that_hangs_delays_nobody() -> None:
             here.add(hung)
             backend = here.add(good)
             for _ in range(3):
-                before = len(here.heard)
+                await here.got.wait()
+                here.got.clear()
                 await here.begin()
-                while len(here.heard) == before:
-                    await asyncio.sleep(0.001)
+            await here.got.wait()
+            assert len(here.heard) == 4
             assert {id for id, _ in here.heard} == {backend.id}
             assert hung.asked == ["/metrics"]
 

@@ -447,6 +447,26 @@ def probes_often(site: Site) -> None:
     site.backend.wait(lambda: healths() >= before + 4, timeout=4.0)
 
 
+def asks_for_load(site: Site) -> None:
+    """The default is two seconds."""
+
+    def polls() -> int:
+        return sum(probe.path == "/metrics" for probe in site.backend.probes)
+
+    before = polls()
+    site.backend.wait(lambda: polls() >= before + 6, timeout=5.0)
+
+
+def sends_nothing_to_a_full_cache(site: Site) -> None:
+    """It is no fuller than the default allows."""
+    site.backend.tells(running=3, kv_use=0.7)
+    site.gw.settles(lambda m: m.total("prefixgate_backend_reported_kv_use") == 0.7)
+    with site.short() as client:
+        site.waits(1)
+        site.backend.tells(running=3, kv_use=0.4)
+        assert client.answer().status == 200
+
+
 def gives_up_on_slow_probes(site: Site) -> None:
     backend = site.backend
     backend.probes.clear()

@@ -45,6 +45,7 @@ TEAMS = ("scheduling.tenants.header", "x-team")
 SHORT_RANGE = {"min_tokens": 100, "max_requests": 1, "max_cache_share": None}
 HIGH, NORMAL, LOW = map(effects.priority, ("high", "normal", "low"))
 A, B = map(effects.tenant, "ab")
+VLLM = ("backends.kind", "vllm")
 RARE_PROBES = ("health.interval", 60.0)
 NO_TIMEOUTS = msgspec.to_builtins(ModelTimeouts())
 FIRST = ("breaker.failures", 1)
@@ -92,6 +93,7 @@ CASES = (
     Case("scheduling.tenants.quantum", 1000.0, goes([0, 1, 2], A, A, B), (ONE, TEAMS)),
     Case("scheduling.tenants.weights", {"a": 1000.0}, goes([0, 1, 2], A, A, B), (ONE, TEAMS)),
     Case("scheduling.tenants.max_tracked", 1, effects.forgets_tenants, (ONE, TEAMS)),
+    Case("scheduling.max_kv_use", 0.5, effects.sends_nothing_to_a_full_cache, (VLLM,)),
     Case("scheduling.ranges", [SHORT_RANGE], effects.queues(Site.long, 1)),
     Case("scheduling.prefill.max_requests", 2, effects.queues(Site.long, 2), (LONG, NO_GATE)),
     Case(
@@ -163,6 +165,7 @@ CASES = (
         effects.ejects_after_one_probe,
         (("health.interval", 0.2), ("health.timeout", 0.3)),
     ),
+    Case("health.load_interval", 0.2, effects.asks_for_load, (VLLM, RARE_PROBES)),
     Case("health.probes", False, effects.asks_nobody, (("backends.models", ["m"]),)),
     Case("breaker.failures", 1, effects.opens_at_once, (RARE_PROBES,)),
     Case("breaker.window", 0.5, effects.forgets_failures, (RARE_PROBES, TWO, TINY_SHARE)),
