@@ -204,13 +204,13 @@ def test_L08_one_address_serves_several_models(
     start_backend: StartBackend, gateway: StartGateway
 ) -> None:
     a = start_backend("base", "lora-1", "lora-2")
-    gw = gateway([a], health=OFTEN)
+    gw = gateway([a], health=OFTEN | {"interval": 1.0})
     assert models(gw) == ["base", "lora-1", "lora-2"]
     for model in a.models:
         assert gw.post(COMPLETIONS.path, prompt("hello", model)).is_success
     assert [request.json["model"] for request in a.requests] == list(a.models)
     a.models = ("base", "lora-1")
-    gw.settles(lambda _: models(gw) == ["base", "lora-1"])
+    gw.settles(lambda _: models(gw) == ["base", "lora-1"], 3.0)
     answer = gw.post(COMPLETIONS.path, prompt("hello", "lora-2"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
     assert len(a.requests) == 3
@@ -282,9 +282,12 @@ def test_L10_a_restart_in_which_connections_were_refused(
         a.tells()
     often = {"interval": 600.0, "load_interval": 0.1} if tells else OFTEN
     gw = gateway([a, b], health=often)
-    with owned(gw, a, b, text("X", 8000)):
+    with owned(gw, a, b, text("X", 8000)) as (id, _):
         a.stop()
-        gw.settles(lambda _: "connection refused" in gw.log, 10.0)
+        gw.settles(
+            lambda _: gw.admin("GET", f"/backends/{id}")["cause"].endswith("connection refused"),
+            10.0,
+        )
         again = start_backend(port=a.port)
         if tells:
             again.tells(started=1.8e9)

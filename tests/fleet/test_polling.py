@@ -207,6 +207,17 @@ def test_L05_a_page_that_hangs_delays_nobody() -> None:
     run(test)
 
 
+def test_a_page_that_hangs_is_given_up_within_an_interval() -> None:
+    async def test() -> None:
+        async with rounds(timeout=60.0, load_interval=0.05) as here, engine(vllm()) as hung:
+            hung.hanging = {"/metrics"}
+            here.add(hung)
+            await here.poller.settle()
+            assert [what for _, what in here.heard] == ["failed", "lost"]
+
+    run(test)
+
+
 def test_who_does_not_serve_is_not_asked_and_what_it_said_is_lost() -> None:
     async def test() -> None:
         async with rounds() as here, engine(vllm()) as fake:
