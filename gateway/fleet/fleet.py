@@ -355,9 +355,9 @@ class Fleet:
         backend.work = before if work is None else work
         known = None if facts is None else facts.started
         if facts is not None and started is not None:
-            backend.facts = replace(facts, started=started)
+            backend.facts = replace(facts, started=max(started, known or 0.0))
         if known is not None and started is not None:
-            another = known != started
+            another = started > known
         else:
             another = before is not None and work is not None and work < before
         if another:
@@ -441,9 +441,13 @@ def _merged(known: BackendConfig, other: BackendConfig) -> BackendConfig:
 
 
 def _is_another(known: EngineFacts, found: EngineFacts, doubted: bool) -> bool:
-    """Whether two findings are of two processes. Start times decide where engines tell them."""
+    """Whether two findings are of two processes. Start times decide where engines tell them.
+
+    One that is earlier than what is known proves that several processes share an address, and
+    that none has taken another's place.
+    """
     if known.started is not None and found.started is not None:
-        return known.started != found.started
+        return found.started > known.started or (doubted and found.started != known.started)
     return doubted or known.kind is not found.kind
 
 
@@ -455,6 +459,6 @@ def _completed(found: EngineFacts, known: EngineFacts) -> EngineFacts:
         max_model_len=known.max_model_len if found.models is None else found.max_model_len,
         capacity_tokens=found.capacity_tokens or known.capacity_tokens,
         block_size=found.block_size or known.block_size,
-        started=found.started or known.started,
+        started=max(found.started or 0.0, known.started or 0.0) or None,
         adapters=known.adapters if found.models is None else found.adapters,
     )

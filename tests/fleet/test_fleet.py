@@ -402,6 +402,20 @@ def test_a_page_that_tells_of_another_process(world: World) -> None:
     assert world.restarts == [a.id]
 
 
+def test_processes_that_take_turns_are_no_restarts(world: World) -> None:
+    """Several of them behind one address, as behind a load balancer."""
+    a = world.add()
+    world.good_probe(a, "m", started=5.0)
+    for _ in range(3):
+        world.fleet.probe_read(a, 6.0, 10.0)
+        world.fleet.probe_read(a, 5.0, 900.0)
+        world.good_probe(a, "m", started=5.0)
+    assert world.restarts == [a.id]
+    world.bad_probes(a, gone=True)
+    world.good_probe(a, "m", started=5.0)
+    assert world.restarts == [a.id, a.id]
+
+
 def test_counts_that_fall_tell_where_start_times_do_not(world: World) -> None:
     a = world.add("a", "m")
     world.fleet.probe_read(a, None, 100.0)
