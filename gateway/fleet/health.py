@@ -58,7 +58,7 @@ class Prober:
 
     async def start(self) -> None:
         """Begin, with a probe of every backend at once. Does not wait for what they find."""
-        self._client = page_client(self.settings.timeout)
+        self._client = page_client()
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:

@@ -22,13 +22,13 @@ INSTANCE = "x-prefixgate-instance"
 T = TypeVar("T")
 
 
-def page_client(timeout: float) -> httpx.AsyncClient:
+def page_client() -> httpx.AsyncClient:
     """What pages are read with."""
     return httpx.AsyncClient(
         # A kept connection would be closed by the engine just when the next page is asked for.
         limits=httpx.Limits(max_keepalive_connections=0),
         headers={"user-agent": "prefixgate-probe", "accept-encoding": "identity"},
-        timeout=timeout,
+        timeout=None,  # the reader bounds each page as a whole
         trust_env=False,
     )
 
@@ -98,7 +98,7 @@ class PageReader:
                     body += part
                     if len(body) > MAX_BYTES:
                         raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes")
-        except (TimeoutError, httpx.TimeoutException):
+        except TimeoutError:
             raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             root = _root(error)

@@ -90,7 +90,7 @@ class LoadPoller:
 
     async def start(self) -> None:
         """Begin. Does not wait for any answer."""
-        self._client = page_client(self.settings.timeout)
+        self._client = page_client()
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:

@@ -259,6 +259,8 @@ class Pool:
 
     def hold(self, load: BackendLoad, request: RouteRequest) -> Hold | None:
         """Why a request would be held for a backend now; None when it would be sent on."""
+        if self.is_full(load):
+            return Hold.MEMORY
         matched = request.match.tokens.get(load.id, 0.0)
         seconds = prefill_seconds(load, request.prompt_tokens, matched)
         return self._placer.hold(load, request, seconds, self._clock())
@@ -269,6 +271,8 @@ class Pool:
         turn = self._waiting.lines.next(load, now, self._placer)
         if turn is None or turn.ticket.line is not turn.line:
             return None
+        if self.is_full(load):
+            return Hold.MEMORY
         return self._placer.hold(load, turn.ticket.request, turn.ticket.seconds, now)
 
     def snapshot(self) -> PoolSnapshot:

@@ -4,9 +4,11 @@ import pytest
 
 from gateway.config import ClassLimits, Scheduling
 from gateway.http.spill import SpillCause, spill_cause
+from gateway.scheduling.hold import Hold
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
+from gateway.scheduling.reported import Others
 from gateway.types import Decision, Match, Reason, Role, WorkClass
 from policies.base import RouteRequest
 from policies.registry import build
@@ -70,6 +72,13 @@ def test_a_limit() -> None:
     site = Site(max_requests=1)
     site.lease(100, 0.01)
     assert site.cause() is SpillCause.FULL
+
+
+def test_a_cache_that_is_full_as_the_engine_says() -> None:
+    site = Site()
+    site.warm.set_others(Others(requests=3, excess=49_000.0, tokens=49_000))
+    assert site.cause() is SpillCause.MEMORY
+    assert site.pool.hold(site.warm, REQUEST) is Hold.MEMORY
 
 
 def test_a_backend_that_is_gone() -> None:

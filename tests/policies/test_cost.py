@@ -93,6 +93,7 @@ def test_a_request_without_prompt_is_load_too() -> None:
             in_flight=st.integers(0, 50),
             decoding=st.integers(0, 50),
             context_tokens=st.floats(0, 600_000),
+            other_tokens=st.sampled_from([0.0, 100_000.0, 490_000.0]),
             shared_tokens=st.sampled_from([0.0, 20_000.0]),
             usual_rate=st.sampled_from([5_000.0, 10_000.0]),
         ),

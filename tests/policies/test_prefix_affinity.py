@@ -218,6 +218,8 @@ def test_a_session_key_keeps_siblings_together() -> None:
         ({}, "ab", Reason.LOAD),
         ({"a": 900}, "ab", Reason.PREFIX),
         ({"a": 900}, "a", Reason.ONLY),
+        ({}, "a", Reason.ONLY),
+        ({"a": 900}, "b", Reason.SPILL),
     ],
 )
 def test_reasons(held: dict[str, int], ids: str, reason: Reason) -> None:
