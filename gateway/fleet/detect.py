@@ -39,6 +39,7 @@ async def detect(pages: PageReader, kind: EngineKind | None = None) -> EngineFac
         capacity_tokens=cache.capacity_tokens,
         block_size=cache.block_size,
         started=cache.started,
+        flipped=cache.flipped,
     )
     return facts if models is None else with_models(facts, models)
 

@@ -24,6 +24,7 @@ class EngineFacts:
     block_size: tokens of one cache block, None when the engine does not say.
     started: when its process started, unix seconds; tells a restart from a hiccup.
     adapters: by id of a LoRA adapter among the models, the model that it belongs to.
+    flipped: it takes priorities the other way round than its kind usually does.
     """
 
     kind: EngineKind
@@ -34,6 +35,7 @@ class EngineFacts:
     block_size: int | None = None
     started: float | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
+    flipped: bool = False
 
 
 class ModelCard(msgspec.Struct):

@@ -461,4 +461,5 @@ def _completed(found: EngineFacts, known: EngineFacts) -> EngineFacts:
         block_size=found.block_size or known.block_size,
         started=max(found.started or 0.0, known.started or 0.0) or None,
         adapters=known.adapters if found.models is None else found.adapters,
+        flipped=found.flipped or known.flipped,
     )

@@ -20,6 +20,8 @@ def with_priority(context: RequestContext, backend: Backend) -> bytes:
     ):
         return body
     value = engine_of(backend.kind).priorities.get(facts.priority)
+    if value is not None and backend.facts is not None and backend.facts.flipped:
+        value = -value
     if value is None or 0 in body[:4]:  # JSON in UTF-16 goes as it is
         return body
     # Such a body is an object that names a model, so that it has a brace and a member.

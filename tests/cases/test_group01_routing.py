@@ -174,6 +174,29 @@ def test_R05_a_few_huge_requests_are_load_too(
     assert spills == [None, "memory", None]
 
 
+@pytest.mark.parametrize("policy", ["prefix_affinity", "least_load"])
+def test_R05_what_others_send_there_is_load_too(
+    start_backend: StartBackend, gateway: StartGateway, policy: str
+) -> None:
+    """Clients of their own, or another gateway in front of the same engines."""
+    a, b = start_backend(), start_backend()
+    a.tells(running=40, waiting=20, kv_use=0.5)
+    b.tells()
+    gw = gateway([a, b], policy={"name": policy}, health={"load_interval": 0.1})
+    kv_use(gw, {a: 0.5})
+    for number in range(20):
+        assert gw.post(COMPLETIONS.path, prompt(text(f"{number}", 400))).is_success
+    assert counts([a, b]) == [0, 20]
+    view = gw.admin("GET", f"/backends/{gw.backend_id(a.url)}")
+    assert (view["reported"]["running"], view["reported"]["others"]) == (40, 60)
+    assert view["load"]["in_flight"] == 0
+    a.tells()
+    gw.settles(lambda m: m.total("prefixgate_backend_reported_running") == 0)
+    for number in range(20):
+        assert gw.post(COMPLETIONS.path, prompt(text(f"later {number}", 400))).is_success
+    assert min(counts([a, b])) > 0
+
+
 def test_R05_by_the_ledger_alone(start_backend: StartBackend, gateway: StartGateway) -> None:
     a, b = start_backend(), start_backend()
     gw = gateway([a, b], scheduling={"gate": None, "ranges": []})

@@ -65,13 +65,13 @@ class FakeBackend:
         self.connections: set[_Connection] = set()
         self.connection_count = 0
         self.changed = threading.Condition()
-        self.loop = asyncio.new_event_loop()
-        self._server = self.loop.run_until_complete(
-            self.loop.create_server(lambda: _Connection(self), host, port, backlog=2048)
+        self._loop = asyncio.new_event_loop()
+        self._server = self._loop.run_until_complete(
+            self._loop.create_server(lambda: _Connection(self), host, port, backlog=2048)
         )
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def behave(self, **changes: Any) -> None:
@@ -132,18 +132,23 @@ class FakeBackend:
         assert request.closed is not None
         return request.closed
 
+    def drop(self, how: Cut) -> None:
+        """Break all connections that there are from this side."""
+        for connection in tuple(self.connections):
+            self._loop.call_soon_threadsafe(connection.break_off, how)
+
     def notify(self) -> None:
         with self.changed:
             self.changed.notify_all()
 
     def stop(self) -> None:
         """Refuse connections from now on and break the ones there are."""
-        if self.loop.is_closed():
+        if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self.loop.close()
+        self._loop.close()
 
     async def _stop(self) -> None:
         self._server.close()
@@ -211,10 +216,6 @@ class _Connection(asyncio.Protocol):
             linger = struct.pack("ii", 1, 0)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.transport.close()
-
-    def drop(self, how: Cut) -> None:
-        """Close it from this side, from any thread."""
-        self.backend.loop.call_soon_threadsafe(self.break_off, how)
 
     def progressed(self) -> None:
         self.backend.notify()

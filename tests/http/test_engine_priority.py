@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config import BackendConfig, BreakerConfig
 from gateway.fleet.backend import Backend, Source
+from gateway.fleet.facts import EngineFacts
 from gateway.http.client import AsgiClient
 from gateway.http.context import RequestContext
 from gateway.http.dialects.registry import dialect_for
@@ -25,6 +26,7 @@ def sent(
     *,
     schedules: bool = True,
     path: str = CHAT,
+    flipped: bool = False,
 ) -> bytes:
     """What a backend of that kind gets."""
     dialect = dialect_for("POST", path)
@@ -37,7 +39,10 @@ def sent(
     context = RequestContext({}, client, dialect, RequestRecord("1", dialect.name))
     context.body, context.facts = body, facts
     config = BackendConfig(url="http://gpu1", kind=kind, priority=schedules)
-    return with_priority(context, Backend(config, Source.CONFIG, lambda: 0.0, BreakerConfig()))
+    backend = Backend(config, Source.CONFIG, lambda: 0.0, BreakerConfig())
+    if kind is not None:
+        backend.facts = EngineFacts(kind, "/health", ("m",), flipped=flipped)
+    return with_priority(context, backend)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,11 @@ def test_each_engine_gets_it_in_its_own_direction(
 ) -> None:
     body = sent(b'{"model":"m","messages":[]}', priority, kind)
     assert body == b'{"priority":%d,"model":"m","messages":[]}' % value
+
+
+def test_an_engine_that_was_started_the_other_way_round() -> None:
+    body = sent(b'{"model":"m","messages":[]}', Priority.HIGH, EngineKind.SGLANG, flipped=True)
+    assert body == b'{"priority":-1,"model":"m","messages":[]}'
 
 
 def test_nothing_else_of_the_body_changes() -> None:

@@ -11,17 +11,19 @@ from gateway.types import EngineKind, Priority
 
 @dataclass(slots=True, frozen=True)
 class Cache:
-    """What an engine says of its KV cache and its process.
+    """What an engine says of its KV cache, its process and how it was started.
 
     Attributes:
         capacity_tokens: size of the KV cache, None when the engine does not say.
         block_size: tokens of one cache block, None when the engine does not say.
         started: when its process started, unix seconds.
+        flipped: it takes priorities the other way round than its kind usually does.
     """
 
     capacity_tokens: int | None = None
     block_size: int | None = None
     started: float | None = None
+    flipped: bool = False
 
 
 UNKNOWN_CACHE = Cache()

@@ -21,6 +21,7 @@ from gateway.types import EngineKind, Priority
 class _ServerInfo(msgspec.Struct):
     page_size: int | None = None
     max_total_num_tokens: int | None = None
+    schedule_low_priority_values_first: bool | None = None
 
 
 class _Rank(msgspec.Struct):
@@ -46,7 +47,11 @@ def cache(page: Page) -> Cache:
     info = page.read(_ServerInfo)
     if info is None:
         return UNKNOWN_CACHE
-    return Cache(positive(info.max_total_num_tokens), positive(info.page_size))
+    return Cache(
+        positive(info.max_total_num_tokens),
+        positive(info.page_size),
+        flipped=bool(info.schedule_low_priority_values_first),
+    )
 
 
 def loads(page: Page) -> EngineLoad:
@@ -87,7 +92,7 @@ SGLANG = Engine(
     cache_pages={"/server_info": cache, "/get_server_info": cache},
     load_pages={"/v1/loads": loads, "/metrics": metrics},
     load_flag="--enable-metrics",
-    # The higher goes first, unless it runs with --schedule-low-priority-values-first.
+    # The higher goes first, or the lower with --schedule-low-priority-values-first.
     priorities={Priority.HIGH: 1, Priority.LOW: -1},
     adapter_name=lambda base, adapter: f"{base}:{adapter}",
 )

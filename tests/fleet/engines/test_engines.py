@@ -144,6 +144,11 @@ def test_cache_of_vllm(metrics: bytes, found: Cache) -> None:
             b'{"page_size":64,"max_total_num_tokens":50000,"kv_events":null,"x":[1]}',
             Cache(50_000, 64),
         ),
+        (
+            EngineKind.SGLANG,
+            b'{"page_size":1,"schedule_low_priority_values_first":true}',
+            Cache(None, 1, flipped=True),
+        ),
         (EngineKind.SGLANG, b'{"page_size":-64,"max_total_num_tokens":-5}', UNKNOWN_CACHE),
         (
             EngineKind.TRTLLM,
