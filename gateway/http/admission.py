@@ -19,7 +19,7 @@ from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.pool import NO_BACKEND_RETRY_AFTER, Pool
 from gateway.scheduling.ticket import RefusalReason, Refused, Ticket
-from gateway.types import NO_MATCH, Clock, Match, Reason
+from gateway.types import NO_MATCH, Clock, Reason
 from policies.base import RouteRequest
 
 Decided = Callable[[RequestContext, Ticket, "Lease | Refused"], None]
