@@ -20,10 +20,12 @@ from starlette.routing import Mount
 from gateway.admin.api import admin_app
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
-from gateway.fleet.backend import Backend, BackendState
+from gateway.fleet.backend import Backend, BackendState, Source
+from gateway.fleet.discovery.feeds import Feeds
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
 from gateway.fleet.polling import LoadPoller
+from gateway.fleet.reconciler import Reconciler
 from gateway.fleet.upstream import TICK, Upstream
 from gateway.http.admission import Admission
 from gateway.http.attempts import Attempts
@@ -87,6 +89,8 @@ class Gateway:
         self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
         self.fleet = Fleet(settings.health, clock, settings.breaker, settings.backpressure)
+        self.reconciler = Reconciler(self.fleet, clock, settings.discovery.linger)
+        self.feeds = Feeds(settings.discovery, self.reconciler, clock)
         self.access = _log(AccessLog, "access", settings.log.access)
         self.decisions = _log(
             lambda path: DecisionLog(path, clock), "decisions", settings.log.decisions
@@ -156,8 +160,7 @@ class Gateway:
         self._starlette = self._control_plane()
         self.fleet.on_change(self._backend_changed)
         self.fleet.on_restart(self._backend_restarted)
-        for backend in settings.backends:
-            self.fleet.add(backend)
+        self.reconciler.offer(Source.CONFIG, settings.backends)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_control_path(scope["path"]):
@@ -203,7 +206,8 @@ class Gateway:
         if self.settings.health.probes:
             await self._prober.start()
         await self._poller.start()
-        if not any(self.fleet):
+        self.feeds.start()
+        if not any(self.fleet) and not any(self.feeds):
             logger.warning("there are no backends: nothing can be served until one is added")
         try:
             yield
@@ -211,6 +215,7 @@ class Gateway:
             self.stopping = True
             self.pools.close()
             self._ticker.cancel()
+            await self.feeds.stop()
             await self._prober.stop()
             await self._poller.stop()
             for upstream in self.upstreams.values():
@@ -230,6 +235,7 @@ class Gateway:
             self.pools.expire()
             if now >= due:
                 due = now + TICK
+                self.reconciler.expire()
                 self.learning.refresh()
                 self.proxy.assume_prefilled(now)
                 self.proxy.ping_silent()

@@ -6,6 +6,7 @@ value out of bounds raises `ConfigError`, which names the place, the value and w
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 from types import NoneType
@@ -22,6 +23,9 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
+ServicePort = Annotated[int, Meta(ge=1, le=65_535)]
+Hold = Annotated[float, Meta(ge=0, le=86_400)]
+KubernetesName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 
 
 class ConfigError(ValueError):
@@ -61,8 +65,9 @@ class Server(Section, frozen=True):
     """Whether answers carry x-prefixgate-backend, -decision, -matched-tokens and -queue-ms."""
 
 
-class BackendConfig(Section, frozen=True):
-    url: str
+class BackendOptions(Section, frozen=True):
+    """All that can be said of a backend but where it is."""
+
     kind: EngineKind | None = None
     """Detected when not given."""
     role: Role = Role.UNIFIED
@@ -74,6 +79,10 @@ class BackendConfig(Section, frozen=True):
     priority: bool = False
     """The engine schedules by priority (vLLM: --scheduling-policy priority, SGLang:
     --enable-priority-scheduling): a priority that a client gave in a header is passed on to it."""
+
+
+class BackendConfig(BackendOptions, frozen=True, kw_only=True):
+    url: str
 
 
 class PolicyConfig(Section, frozen=True):
@@ -244,6 +253,126 @@ class ModelTimeouts(Section, frozen=True):
     total: Seconds | None = None
 
 
+class FileSource(Section, frozen=True, kw_only=True):
+    """A file that lists backends as `backends:` does here, read again and again."""
+
+    path: Annotated[str, Meta(min_length=1)]
+    interval: Seconds = 2.0
+    backend: BackendOptions = BackendOptions()
+    """What holds for those whose entry says nothing else."""
+
+    @property
+    def name(self) -> str:
+        return f"file:{self.path}"
+
+
+class DnsSource(Section, frozen=True, kw_only=True):
+    """A name in the DNS, resolved again and again: a backend for each of its addresses."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=253)]
+    record: Literal["A", "AAAA", "SRV"] = "A"
+    port: ServicePort | None = None
+    """SRV records bring their own."""
+    scheme: Literal["http", "https"] = "http"
+    interval: Seconds = 10.0
+    timeout: Seconds = 5.0
+    hold: Hold = 30.0
+    """How long an address that answers no longer have stays listed: some servers give a part of
+    many addresses at a time, and a name may have none for a moment."""
+    servers: list[str] = []
+    """`ip` or `ip:port` of name servers; the system's when there are none."""
+    backend: BackendOptions = BackendOptions()
+
+    def __post_init__(self) -> None:
+        if (self.port is None) is not (self.record == "SRV"):
+            need = "must be left out" if self.record == "SRV" else "must be given"
+            raise ValueError(f"port {need} with record {self.record}, got {self.port}")
+        for server in self.servers:
+            name_server(server)
+
+    @property
+    def name(self) -> str:
+        port = "" if self.port is None else f":{self.port}"
+        return f"dns:{self.record}:{self.host}{port}"
+
+
+class KubernetesSource(Section, frozen=True, kw_only=True):
+    """The ready endpoints of services, as their EndpointSlices have them."""
+
+    service: KubernetesName | None = None
+    selector: Annotated[str, Meta(min_length=1)] | None = None
+    """Label selector of EndpointSlices; they carry their service's labels."""
+    namespace: KubernetesName | None = None
+    """The gateway's own when not given."""
+    port: ServicePort | Annotated[str, Meta(min_length=1, max_length=63)] | None = None
+    """Number, or name in the service; can be left out when there is one."""
+    scheme: Literal["http", "https"] = "http"
+    api: str | None = None
+    """URL of the API server; the cluster's own when not given."""
+    credentials: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """Directory of the files token, ca.crt and namespace; read anew whenever they are needed."""
+    relist: Seconds = 60.0
+    """How often the whole list is read, whatever the watch has said."""
+    timeout: Seconds = 10.0
+    """For the API server's answer to begin, and for a list to come."""
+    backend: BackendOptions = BackendOptions()
+
+    def __post_init__(self) -> None:
+        if (self.service is None) is (self.selector is None):
+            raise ValueError("give either service or selector")
+        if self.api is not None and not re.match("https?://[^/]", self.api):
+            raise ValueError(f"api must start with http:// or https://, got {self.api!r}")
+
+    @property
+    def name(self) -> str:
+        where = f"{self.namespace}/" if self.namespace is not None else ""
+        port = "" if self.port is None else f":{self.port}"
+        return f"kubernetes:{where}{self.service or self.selector}{port}"
+
+
+class Discovery(Section, frozen=True):
+    """Sources of backends beside `backends` and the admin API."""
+
+    linger: Hold = 30.0
+    """How long a backend that no source lists any more is remembered. It gets nothing new; when it
+    is listed again it is as it was, with its cached prefixes."""
+    file: list[FileSource] = []
+    dns: list[DnsSource] = []
+    kubernetes: list[KubernetesSource] = []
+
+    @property
+    def sources(self) -> list[FileSource | DnsSource | KubernetesSource]:
+        return [*self.file, *self.dns, *self.kubernetes]
+
+    def __post_init__(self) -> None:
+        names = [source.name for source in self.sources]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"named more than once: {', '.join(sorted(twice))}")
+
+
+def name_server(text: str) -> tuple[str, int]:
+    """IP address and port of a name server.
+
+    Raises:
+        ValueError: neither `ip` nor `ip:port`; IPv6 with a port is `[ip]:port`.
+    """
+    host, port = text, "53"
+    bracketed = re.fullmatch(r"\[(?P<host>[^\]]*)\](:(?P<port>\d+))?", text)
+    if bracketed:
+        host, port = bracketed["host"], bracketed["port"] or port
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    try:
+        address = str(ipaddress.ip_address(host))
+        number = int(port)
+    except ValueError:
+        number = 0
+    if not 0 < number < 65_536:
+        raise ValueError(f"servers: {text!r} is not an IP address, or one with a port")
+    return address, number
+
+
 class Timeouts(Section, frozen=True):
     connect: Seconds = 5.0
     first_byte: Seconds = 600.0
@@ -288,6 +417,7 @@ class Log(Section, frozen=True):
 class Settings(Section, frozen=True):
     server: Server = Server()
     backends: list[BackendConfig] = []
+    discovery: Discovery = Discovery()
     policy: PolicyConfig = PolicyConfig()
     scheduling: Scheduling = Scheduling()
     index: Index = Index()
@@ -377,12 +507,26 @@ def load(path: Path) -> Settings:
         ConfigError: the file cannot be read, is not YAML, or says something that is not allowed.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse(text, Settings, str(path))
+
+
+def parse(text: bytes, into: type[T], what: str) -> T:
+    """YAML text as `into`, strictly.
+
+    Args:
+        what: names the source in error messages.
+
+    Raises:
+        ConfigError: not YAML, or something in it is not allowed.
+    """
+    try:
+        data = yaml.safe_load(text.decode("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    return convert(_without_nulls(data, Settings) or {}, Settings, str(path))
+        raise ConfigError(f"{what}: not valid YAML: {error}") from None
+    return convert(_without_nulls(data, into) or {}, into, what)
 
 
 def _without_nulls(data: Any, into: Any = None) -> Any:

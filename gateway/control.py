@@ -18,7 +18,7 @@ from gateway.admin.views import (
 )
 from gateway.config import BackendConfig, ConfigError, PolicyConfig, Scheduling, Settings
 from gateway.explain import explain
-from gateway.fleet.backend import Backend, BackendPatch, Source
+from gateway.fleet.backend import Backend, BackendPatch
 from gateway.telemetry.digest import digest
 from policies.registry import build, find, names
 
@@ -39,17 +39,17 @@ class GatewayControl:
         return self._view(self._gateway.fleet.get(id))
 
     def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
-        backend, new = self._gateway.fleet.add(config, Source.ADMIN)
+        backend, new = self._gateway.reconciler.add(config)
         return self._view(backend), new
 
     def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
-        return self._view(self._gateway.fleet.patch(id, patch))
+        return self._view(self._gateway.reconciler.patch(id, patch))
 
     def drain_backend(self, id: str, on: bool) -> BackendView:
         return self._view(self._gateway.fleet.drain(id, on))
 
     def remove_backend(self, id: str) -> None:
-        self._gateway.fleet.remove(id)
+        self._gateway.reconciler.remove(id)
 
     def policies(self) -> list[PolicyView]:
         current = self._gateway.pools.policy.name

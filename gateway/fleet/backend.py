@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -26,16 +26,20 @@ class BackendState(StrEnum):
     """Probes or requests failed there. It comes back by itself when a probe succeeds, or when the
     breaker's time is up."""
     DRAINING = "draining"
-    """Taken out through the admin API: finishes what it has and gets nothing new."""
+    """Taken out through the admin API, or no source names it any more: finishes what it has and
+    gets nothing new."""
     REMOVED = "removed"
     """No longer of the fleet. Final: the same address added again is another backend."""
 
 
 class Source(StrEnum):
-    """Who named a backend."""
+    """Who named a backend. Where several did, what one says holds before those below it."""
 
     CONFIG = "config"
     ADMIN = "admin"
+    FILE = "file"
+    KUBERNETES = "kubernetes"
+    DNS = "dns"
 
 
 class BackendPatch(Section, frozen=True):
@@ -44,6 +48,11 @@ class BackendPatch(Section, frozen=True):
     role: Role | UnsetType = UNSET
     models: Annotated[list[str], Meta(min_length=1)] | UnsetType | None = UNSET
     capacity_tokens: Count | UnsetType | None = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """What it changes, by name."""
+        values = msgspec.structs.asdict(self)
+        return {name: value for name, value in values.items() if value is not UNSET}
 
 
 class Backend:
@@ -61,6 +70,7 @@ class Backend:
             nevertheless, because no other backend can serve them.
         busy_since, busy_until: when it said so, and when that is forgotten.
         draining: whether it is taken out on purpose.
+        unlisted: whether no source names it any more; it is removed unless one does again soon.
         since: when `state` became what it is, seconds on the gateway's clock.
         failed_probes: in a row.
         failing_since: when the first of them failed.
@@ -85,6 +95,7 @@ class Backend:
         "id",
         "since",
         "source",
+        "unlisted",
         "work",
     )
 
@@ -99,7 +110,7 @@ class Backend:
         ConfigError: no usable address or no usable model name.
         """
         self.address = Address.parse(config.url)
-        self.id = xxh3_64_hexdigest(self.address.url.encode())[:ID_DIGITS]
+        self.id = id_of(self.address)
         check_models(config.models)
         self.config = config
         self.source = source
@@ -110,6 +121,7 @@ class Backend:
         self.busy_since = 0.0
         self.busy_until = 0.0
         self.draining = False
+        self.unlisted = False
         self.since = clock()
         self.health_cause = "not probed yet"
         self.failed_probes = 0
@@ -119,7 +131,8 @@ class Backend:
 
     @property
     def state(self) -> BackendState:
-        if self.draining and self.condition is not BackendState.REMOVED:
+        out = self.draining or self.unlisted
+        if out and self.condition is not BackendState.REMOVED:
             return BackendState.DRAINING
         if self.condition is BackendState.HEALTHY and self.breaker.state is BreakerState.OPEN:
             return BackendState.EJECTED
@@ -130,6 +143,8 @@ class Backend:
         """Why it is in its state, for people; "" when it is healthy and all is well."""
         if self.draining:
             return "taken out through the admin API"
+        if self.unlisted:
+            return "no source lists it any more"
         if self.condition is BackendState.HEALTHY and self.breaker.cause:
             return self.breaker.cause
         return self.health_cause
@@ -166,17 +181,10 @@ class Backend:
         """Whether requests for a model can go there now."""
         return self.state is BackendState.HEALTHY and model in self.models
 
-    def patch(self, patch: BackendPatch) -> None:
-        """Raises:
-        ConfigError: an empty model name.
-        """
-        given = {
-            name: value
-            for name, value in msgspec.structs.asdict(patch).items()
-            if value is not UNSET
-        }
-        check_models(given.get("models"))
-        self.config = msgspec.structs.replace(self.config, **given)
+
+def id_of(address: Address) -> str:
+    """A backend's id."""
+    return xxh3_64_hexdigest(address.url.encode())[:ID_DIGITS]
 
 
 def check_models(models: list[str] | None) -> None:

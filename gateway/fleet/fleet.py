@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-import msgspec
-
 from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
-from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
+from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.breaker import BreakerState, Trials
 from gateway.fleet.facts import EngineFacts
 from gateway.types import Clock
@@ -38,7 +36,7 @@ class UnknownBackend(LookupError):
 
 
 class Added(NamedTuple):
-    """`new` is false when the address was there already and the two entries were merged."""
+    """`new` is false when a backend of that address was there already."""
 
     backend: Backend
     new: bool
@@ -79,6 +77,9 @@ class Fleet:
         except KeyError:
             raise UnknownBackend(id) from None
 
+    def find(self, id: str) -> Backend | None:
+        return self._backends.get(id)
+
     def reconfigure(
         self, health: Health, breaker: BreakerConfig, backpressure: Backpressure
     ) -> None:
@@ -109,7 +110,7 @@ class Fleet:
     # what the operator does
 
     def add(self, config: BackendConfig, source: Source = Source.CONFIG) -> Added:
-        """Let a backend in. Of an address that is there, what the new entry sets is taken over.
+        """Let a backend in. One that is there at the same address goes on with the new config.
 
         Raises:
             ConfigError: no usable address or model name, or no model name where none is asked for.
@@ -119,14 +120,13 @@ class Fleet:
             self._trust(backend)
         known = self._backends.get(backend.id)
         if known is not None:
-            logger.warning("backend %s is named twice: merged", backend.address.url)
-            known.config = _merged(known.config, config)
-            self._tell(known)
-            return Added(known, new=False)
-        self._backends[backend.id] = backend
+            known.config, known.source = config, source
+            backend = known
+        else:
+            self._backends[backend.id] = backend
         self._tell(backend)
         self._suspect(backend)
-        return Added(backend, new=True)
+        return Added(backend, new=known is None)
 
     def _trust(self, backend: Backend) -> None:
         """Let a backend in that nobody asks how it is."""
@@ -138,17 +138,6 @@ class Fleet:
             )
         backend.condition = BackendState.HEALTHY
         backend.health_cause = ""
-
-    def patch(self, id: str, patch: BackendPatch) -> Backend:
-        """Raises:
-        UnknownBackend: there is none of that id.
-        ConfigError: an empty model name.
-        """
-        backend = self.get(id)
-        backend.patch(patch)
-        self._tell(backend)
-        self._suspect(backend)
-        return backend
 
     def drain(self, id: str, on: bool = True) -> Backend:
         """Send nothing new to a backend; with `on` false, send to it again.
@@ -164,11 +153,24 @@ class Fleet:
             self._tell(backend)
         return backend
 
-    def remove(self, id: str) -> Backend:
-        """Raises:
-        UnknownBackend: there is none of that id.
+    def unlist(self, backend: Backend, on: bool = True) -> None:
+        """Send nothing new to a backend that no source names any more; with `on` false, one does
+        again."""
+        before = backend.state
+        backend.unlisted = on
+        self._note(backend, before)
+        self._tell(backend)
+
+    def remove(self, id: str, expect: Backend | None = None) -> Backend:
+        """Args:
+            expect: remove this one, not another that was added at its address since.
+
+        Raises:
+            UnknownBackend: there is none of that id, or not the expected one.
         """
         backend = self.get(id)
+        if expect is not None and backend is not expect:
+            raise UnknownBackend(id)
         del self._backends[id]
         self._become(backend, BackendState.REMOVED, "removed")
         self._tell(backend)
@@ -428,16 +430,6 @@ class Fleet:
     def _suspect(self, backend: Backend) -> None:
         for listener in self._suspected:
             listener(backend)
-
-
-def _merged(known: BackendConfig, other: BackendConfig) -> BackendConfig:
-    default = BackendConfig(url=known.url)
-    given = {
-        name: value
-        for name, value in msgspec.structs.asdict(other).items()
-        if name != "url" and value != getattr(default, name)
-    }
-    return msgspec.structs.replace(known, **given)
 
 
 def _is_another(known: EngineFacts, found: EngineFacts, doubted: bool) -> bool:

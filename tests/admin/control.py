@@ -28,6 +28,7 @@ from gateway.config import (
 from gateway.fleet.backend import BackendPatch, Source
 from gateway.fleet.facts import EngineFacts
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.reconciler import Reconciler
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.load import BackendLoad
@@ -63,8 +64,9 @@ class FakeControl:
         self.pool = Pool(
             "m", Role.UNIFIED, build("round_robin", {}), self.config.scheduling, lambda: NOW
         )
-        for entry in self.config.backends:
-            backend = self.fleet.add(entry).backend
+        self.reconciler = Reconciler(self.fleet, lambda: NOW, 0.0)
+        self.reconciler.offer(Source.CONFIG, self.config.backends)
+        for backend in self.fleet:
             self.fleet.probe_succeeded(backend, FACTS)
             self.index.add_backend(backend.id, 16_000.0)
         self.pool.set_backends([self.load(self.first)])
@@ -86,17 +88,17 @@ class FakeControl:
         return BackendView.of(self.fleet.get(id), self.load(id), NOW)
 
     def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
-        backend, new = self.fleet.add(config, Source.ADMIN)
+        backend, new = self.reconciler.add(config)
         return self.backend(backend.id), new
 
     def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
-        return self.backend(self.fleet.patch(id, patch).id)
+        return self.backend(self.reconciler.patch(id, patch).id)
 
     def drain_backend(self, id: str, on: bool) -> BackendView:
         return self.backend(self.fleet.drain(id, on).id)
 
     def remove_backend(self, id: str) -> None:
-        self.fleet.remove(id)
+        self.reconciler.remove(id)
 
     def policies(self) -> list[PolicyView]:
         policy = build("round_robin", {})

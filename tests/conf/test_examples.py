@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 import yaml
 
-from gateway.config import BackendConfig, Settings, convert, load
+from gateway.config import (
+    BackendConfig,
+    DnsSource,
+    FileSource,
+    KubernetesSource,
+    Settings,
+    convert,
+    load,
+)
 from policies.registry import build
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -27,7 +35,7 @@ def uncommented(text: str) -> str:
 def full() -> Any:
     text = FULL.read_text()
     # An empty list or mapping cannot be followed by its own entries.
-    text = text.replace("backends: []", "backends:").replace("params: {}", "params:")
+    text = re.sub(r"\b(backends|params|file|dns|kubernetes): (\[\]|{})", r"\1:", text)
     return yaml.safe_load(uncommented(text))
 
 
@@ -39,13 +47,24 @@ def test_the_full_example_shows_every_option_with_its_default() -> None:
     shown = full()
     [backend] = shown.pop("backends")
     params = shown["policy"].pop("params")
+    sources = {name: shown["discovery"].pop(name) for name in ("file", "dns", "kubernetes")}
     defaults = msgspec.json.decode(msgspec.json.encode(Settings()))
     del defaults["backends"], defaults["policy"]["params"]
+    for name in sources:
+        del defaults["discovery"][name]
     assert shown == defaults
     url = backend["url"]
     assert backend == msgspec.to_builtins(BackendConfig(url=url))
     policy = build(Settings().policy.name, {})
     assert params == msgspec.to_builtins(policy.params)
+    for source, required in (
+        (FileSource, {"path"}),
+        (DnsSource, {"host", "port"}),
+        (KubernetesSource, {"service"}),
+    ):
+        [source_shown] = sources[source.__name__.removesuffix("Source").lower()]
+        needed = {name: source_shown[name] for name in required}
+        assert source_shown == msgspec.to_builtins(source(**needed))
 
 
 def test_the_full_example_can_be_put_into_force_as_a_whole() -> None:

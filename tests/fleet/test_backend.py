@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from gateway.config import BackendConfig, BreakerConfig, ConfigError, convert
@@ -54,17 +53,11 @@ def test_draining_hides_the_condition() -> None:
     assert one.state is BackendState.DRAINING
     assert one.cause == "taken out through the admin API"
     assert not one.serves("m")
+    one.draining, one.unlisted = False, True
+    assert one.state is BackendState.DRAINING
+    assert one.cause == "no source lists it any more"
     one.condition = BackendState.REMOVED
     assert one.state is BackendState.REMOVED
-
-
-def test_patch_changes_what_it_names() -> None:
-    one = backend(models=["x"], capacity_tokens=7)
-    one.facts = FACTS
-    one.patch(BackendPatch(role=Role.DECODE))
-    assert (one.role, one.models, one.capacity_tokens) == (Role.DECODE, ("x",), 7)
-    one.patch(convert({"models": None, "capacity_tokens": None}, BackendPatch, "body"))
-    assert (one.role, one.models, one.capacity_tokens) == (Role.DECODE, ("m", "n"), 5000)
 
 
 @pytest.mark.parametrize(
@@ -80,5 +73,3 @@ def test_models_must_have_names(models: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         backend(models=models)
     assert caught.value.field == "models"
-    with pytest.raises(ConfigError):
-        backend().patch(msgspec.structs.replace(BackendPatch(), models=models))

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
 
 from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
-from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source
+from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.breaker import BreakerState
 from gateway.fleet.facts import EngineFacts
 from gateway.fleet.fleet import Fleet, UnknownBackend
-from gateway.types import EngineKind, Role
+from gateway.types import EngineKind
 
 AFTER = 3
 
@@ -120,19 +119,16 @@ def test_never_seen_becomes_ejected(world: World) -> None:
     assert world.restarts == []
 
 
-def test_the_same_address_is_the_same_backend(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_same_address_is_the_same_backend(world: World) -> None:
     a = world.add("gpu", "m")
-    with caplog.at_level(logging.WARNING):
-        again = world.fleet.add(BackendConfig(url="HTTP://GPU:1/", capacity_tokens=5), Source.ADMIN)
-    assert again.backend is a
-    assert not again.new
-    assert "named twice" in caplog.text
-    assert (a.capacity_tokens, a.models, a.source) == (5, ("m",), Source.CONFIG)
+    changed = BackendConfig(url="HTTP://GPU:1/", capacity_tokens=5)
+    again = world.fleet.add(changed, Source.ADMIN)
+    assert again == (a, False)
+    assert (a.capacity_tokens, a.models, a.source) == (5, ("m",), Source.ADMIN)
+    assert a.state is BackendState.HEALTHY
     assert list(world.fleet) == [a]
-    world.fleet.add(BackendConfig(url="http://gpu:1", role=Role.DECODE))
-    assert (a.capacity_tokens, a.role) == (5, Role.DECODE)
+    assert world.suspects == [a.id, a.id]
+    assert len(world.changes) == 3
 
 
 def test_a_bad_address_changes_nothing(world: World) -> None:
@@ -162,8 +158,6 @@ def test_unknown_ids(world: World) -> None:
     for call in (world.fleet.get, world.fleet.remove, world.fleet.drain):
         with pytest.raises(UnknownBackend):
             call("nope")
-    with pytest.raises(UnknownBackend):
-        world.fleet.patch("nope", BackendPatch())
 
 
 # what the operator does
@@ -187,12 +181,28 @@ def test_draining_goes_on_being_probed(world: World) -> None:
     assert world.fleet.models() == {"m"}
 
 
-def test_patch_is_told(world: World) -> None:
+def test_what_no_source_names_gets_nothing_new(world: World) -> None:
     a = world.add("a", "m")
-    world.fleet.patch(a.id, BackendPatch(models=["x"]))
-    assert world.changes[-1] == (a.id, BackendState.HEALTHY, ("x",))
-    world.fleet.patch(a.id, BackendPatch(models=None))
-    assert world.changes[-1] == (a.id, BackendState.HEALTHY, ("m",))
+    world.now = 105.0
+    world.fleet.unlist(a)
+    assert (a.state, a.since) == (BackendState.DRAINING, 105.0)
+    assert world.changes[-1] == (a.id, BackendState.DRAINING, ("m",))
+    assert world.fleet.models() == set()
+    world.fleet.drain(a.id)
+    world.fleet.unlist(a, on=False)
+    assert a.state is BackendState.DRAINING
+    world.fleet.drain(a.id, on=False)
+    assert a.state is BackendState.HEALTHY
+
+
+def test_a_late_removal_does_not_hit_the_successor(world: World) -> None:
+    old = world.add("a", "m")
+    assert world.fleet.remove(old.id, expect=old) is old
+    new = world.add("a", "m")
+    with pytest.raises(UnknownBackend):
+        world.fleet.remove(old.id, expect=old)
+    assert list(world.fleet) == [new]
+    assert new.state is BackendState.HEALTHY
 
 
 # what can be served

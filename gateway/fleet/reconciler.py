@@ -1,0 +1,252 @@
+"""What all sources say of the fleet, made into one fleet.
+
+Each source gives its whole list, and the fleet gets the difference: news that got lost are made up
+for by the next list. The rules:
+
+- An address is one backend, however many name it. What `backends:` in the config says of it holds
+  before the admin API, that before files, Kubernetes and the DNS; what the first leaves at its
+  default is taken from the next. What was patched over the admin API holds before all.
+- A backend goes when nobody names it any more. Where a file, Kubernetes or the DNS was the last, it
+  gets nothing new but is kept for a while: if it is named again it is as it was. Where it was the
+  config or the admin API, it goes at once.
+- One that was removed over the admin API stays away, whoever names it, until it is added there
+  again, or a source says something else of it, or drops it and names it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.config import BackendConfig, BackendOptions
+from gateway.fleet.address import Address
+from gateway.fleet.backend import (
+    Backend,
+    BackendPatch,
+    BackendState,
+    Source,
+    check_models,
+    id_of,
+)
+from gateway.fleet.fleet import Added, Fleet
+from gateway.types import Clock
+
+logger = logging.getLogger("prefixgate.fleet")
+
+
+class Origin(NamedTuple):
+    """Who gives a list: a source, and which of its kind where there are several."""
+
+    source: Source
+    feed: str = ""
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """What the lower one says holds before the others."""
+        return list(Source).index(self.source), self.feed
+
+
+class Listed(NamedTuple):
+    """What one origin says of one address.
+
+    `incarnation` tells one engine from the next at the same address; "" when that is not known.
+    """
+
+    config: BackendConfig
+    incarnation: str = ""
+
+
+class Reconciler:
+    """The only one that adds to the fleet and removes from it.
+
+    Attributes:
+        linger: how long a backend is kept that no file, Kubernetes or DNS names any more, seconds.
+    """
+
+    def __init__(self, fleet: Fleet, clock: Clock, linger: float) -> None:
+        self.linger = linger
+        self._fleet = fleet
+        self._clock = clock
+        self._lists: dict[Origin, dict[str, Listed]] = {}
+        self._dismissed: set[tuple[Origin, str]] = set()
+        self._patches: dict[str, dict[str, Any]] = {}
+        self._unlisted: dict[str, tuple[Backend, float]] = {}
+        """By id, with the time when it was named for the last time."""
+
+    def offer(
+        self,
+        source: Source,
+        entries: Sequence[BackendConfig],
+        feed: str = "",
+        incarnations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take a source's full list as of now. An empty list is one, too.
+
+        Args:
+            feed: which of the sources of this kind.
+            incarnations: by URL, where the source can tell engines apart that follow each other at
+                one address.
+
+        Raises:
+            ConfigError: an entry's address or models cannot be used. Then nothing has changed.
+        """
+        origin = Origin(source, feed)
+        found = _by_id(entries, incarnations or {})
+        known = self._lists.get(origin, {})
+        if found == known:
+            return
+        successors = set()
+        for id in found.keys() | known.keys():
+            old, new = known.get(id), found.get(id)
+            if old == new:
+                continue
+            self._dismissed.discard((origin, id))
+            if old and new and len({old.incarnation, new.incarnation} - {""}) == 2:
+                successors.add(id)
+        self._lists[origin] = found
+        keep = source not in (Source.CONFIG, Source.ADMIN)
+        for id in [*known, *(id for id in found if id not in known)]:
+            if known.get(id) != found.get(id):
+                self._settle(id, keep, successor=id in successors)
+
+    def withdraw(self, source: Source, feed: str = "") -> None:
+        """A source is no more, nor what it alone named."""
+        self.offer(source, (), feed)
+        self._lists.pop(Origin(source, feed), None)
+
+    # what the operator does
+
+    def add(self, config: BackendConfig) -> Added:
+        """Add a backend over the admin API, where it may already be.
+
+        Raises:
+            ConfigError: its address or models cannot be used.
+        """
+        [(id, listed)] = _by_id((config,), {}).items()
+        own = self._lists.setdefault(Origin(Source.ADMIN), {})
+        if id in own:
+            listed = Listed(completed(listed.config, own[id].config))
+        own[id] = listed
+        self._dismissed = {(origin, other) for origin, other in self._dismissed if other != id}
+        new = self._fleet.find(id) is None
+        self._settle(id)
+        return Added(self._fleet.get(id), new)
+
+    def patch(self, id: str, patch: BackendPatch) -> Backend:
+        """Raises:
+        UnknownBackend: there is none of that id.
+        ConfigError: an empty model name.
+        """
+        backend = self._fleet.get(id)
+        given = patch.given()
+        check_models(given.get("models"))
+        self._patches[id] = self._patches.get(id, {}) | given
+        config = msgspec.structs.replace(backend.config, **given)
+        return self._fleet.add(config, backend.source).backend
+
+    def remove(self, id: str) -> None:
+        """Remove a backend over the admin API, whoever names it.
+
+        Raises:
+            UnknownBackend: there is none of that id.
+        """
+        backend = self._fleet.get(id)
+        self._lists.get(Origin(Source.ADMIN), {}).pop(id, None)
+        self._dismissed |= {(origin, id) for origin, listed in self._lists.items() if id in listed}
+        self._remove(backend)
+
+    # what only time can do
+
+    def expire(self) -> None:
+        """Remove what nobody has named for long enough."""
+        for backend, since in tuple(self._unlisted.values()):
+            if self._clock() - since >= self.linger:
+                self._remove(backend)
+
+    # what is seen of it
+
+    def listed(self, source: Source, feed: str = "") -> Collection[str]:
+        """Ids of the backends that a source names, those that were removed since among them."""
+        return self._lists.get(Origin(source, feed), {}).keys()
+
+    def unreachable(self, source: Source, feed: str = "") -> int:
+        """How many backends a source names that do not answer their probes."""
+        listed = self._lists.get(Origin(source, feed), {})
+        return sum(
+            backend.failed_probes > 0 or backend.condition is BackendState.EJECTED
+            for backend in self._fleet
+            if backend.id in listed
+        )
+
+    # how it is done
+
+    def _settle(self, id: str, keep: bool = False, successor: bool = False) -> None:
+        """Make one backend what is said of it now.
+
+        Args:
+            keep: remember it for a while if nobody names it.
+            successor: it is another engine than before.
+        """
+        present = self._fleet.find(id)
+        named = sorted(
+            (
+                origin
+                for origin, listed in self._lists.items()
+                if id in listed and (origin, id) not in self._dismissed
+            ),
+            key=lambda origin: origin.rank,
+        )
+        if not named:
+            if present is not None and keep and self.linger:
+                self._unlisted[id] = present, self._clock()
+                self._fleet.unlist(present)
+            elif present is not None:
+                self._remove(present)
+            return
+        if present is not None and successor:
+            self._remove(present)
+            present = None
+        config, *others = (self._lists[origin][id].config for origin in named)
+        for other in others:
+            config = completed(config, other)
+        config = msgspec.structs.replace(config, **self._patches.get(id, {}))
+        source = named[0].source
+        if present is None or (present.config, present.source) != (config, source):
+            self._fleet.add(config, source)
+        if self._unlisted.pop(id, None) is not None and present is not None:
+            self._fleet.unlist(present, on=False)
+
+    def _remove(self, backend: Backend) -> None:
+        self._unlisted.pop(backend.id, None)
+        self._patches.pop(backend.id, None)
+        self._fleet.remove(backend.id, expect=backend)
+
+
+def completed(config: BackendConfig, options: BackendOptions) -> BackendConfig:
+    """A backend's config; what it leaves at its default is taken from elsewhere."""
+    default = BackendOptions()
+    taken = {
+        name: getattr(options, name)
+        for name in BackendOptions.__struct_fields__
+        if getattr(config, name) == getattr(default, name)
+    }
+    return msgspec.structs.replace(config, **taken)
+
+
+def _by_id(entries: Sequence[BackendConfig], incarnations: Mapping[str, str]) -> dict[str, Listed]:
+    """Raises:
+    ConfigError: an entry's address or models cannot be used.
+    """
+    found: dict[str, Listed] = {}
+    for entry in entries:
+        address = Address.parse(entry.url)
+        check_models(entry.models)
+        id = id_of(address)
+        if id in found:
+            logger.warning("backend %s is named twice: merged", address.url)
+            entry = completed(entry, found[id].config)
+        found[id] = Listed(entry, incarnations.get(entry.url, ""))
+    return found
