@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -49,7 +50,7 @@ from gateway.telemetry.collector import MetricsPage
 from gateway.telemetry.lines import LineLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
-from gateway.telemetry.sources import GateState, Sources
+from gateway.telemetry.sources import FeedReading, GateState, Sources
 from gateway.types import Clock, Role
 from gateway.version import VERSION
 from policies.base import Policy
@@ -258,6 +259,7 @@ class Gateway:
             loads=self.loads.values(),
             pools=self.pools,
             gates=self._gates,
+            feeds=self._feed_readings,
             errors=lambda: {
                 str(each): sums for each, sums in self.learning.errors.snapshot().items()
             },
@@ -272,6 +274,16 @@ class Gateway:
             for pool in self.pools
             for load in pool.backends
         }
+
+    def _feed_readings(self) -> Iterator[FeedReading]:
+        now = self.clock()
+        for state in self.feeds:
+            yield FeedReading(
+                state,
+                len(self.reconciler.listed(state.source, state.name)),
+                self.reconciler.unreachable(state.source, state.name),
+                math.inf if state.read_at is None else now - state.read_at,
+            )
 
     # the fleet's news
 

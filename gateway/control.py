@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.admin.views import (
     BackendView,
+    DiscoveryView,
     Explanation,
     IndexView,
     PolicyView,
@@ -50,6 +51,22 @@ class GatewayControl:
 
     def remove_backend(self, id: str) -> None:
         self._gateway.reconciler.remove(id)
+
+    def discovery(self) -> list[DiscoveryView]:
+        gateway = self._gateway
+        now = gateway.clock()
+        return [
+            DiscoveryView(
+                name=state.name,
+                source=state.source,
+                backends=sorted(gateway.reconciler.listed(state.source, state.name)),
+                unreachable=gateway.reconciler.unreachable(state.source, state.name),
+                age_seconds=None if state.read_at is None else now - state.read_at,
+                failures=state.failures,
+                cause=state.cause,
+            )
+            for state in gateway.feeds
+        ]
 
     def policies(self) -> list[PolicyView]:
         current = self._gateway.pools.policy.name

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gateway.admin.views import (
     BackendView,
+    DiscoveryView,
     Explanation,
     IndexView,
     PolicyView,
@@ -38,6 +39,9 @@ class Control(Protocol):
 
     def remove_backend(self, id: str) -> None:
         """Forget a backend. Requests that it is working on are still answered."""
+
+    def discovery(self) -> list[DiscoveryView]:
+        """The configured sources of backends."""
 
     def policies(self) -> list[PolicyView]: ...
 

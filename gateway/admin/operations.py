@@ -12,6 +12,7 @@ from gateway.admin.openapi import Operation, document
 from gateway.admin.redaction import redacted
 from gateway.admin.views import (
     BackendView,
+    DiscoveryView,
     ExplainRequest,
     Explanation,
     FlushRequest,
@@ -75,7 +76,8 @@ class AdminApi:
                 "DELETE",
                 "/v1/backends/{id}",
                 "removeBackend",
-                "Remove a backend. What it is working on is still answered.",
+                "Remove a backend. What it is working on is still answered. It stays away until it "
+                "is added again, or a source says something else of it.",
                 self.remove_backend,
                 {204: None},
                 backend=True,
@@ -97,6 +99,14 @@ class AdminApi:
                 self.undrain_backend,
                 {200: BackendView},
                 backend=True,
+            ),
+            Operation(
+                "GET",
+                "/v1/discovery",
+                "listDiscovery",
+                "The configured sources of backends, and how they are.",
+                self.list_discovery,
+                {200: list[DiscoveryView]},
             ),
             Operation(
                 "GET",
@@ -227,6 +237,9 @@ class AdminApi:
 
     def undrain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.drain_backend(path["id"], False)
+
+    def list_discovery(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.discovery()
 
     def list_policies(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.policies()

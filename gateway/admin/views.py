@@ -183,6 +183,24 @@ class BackendView(View, frozen=True):
         )
 
 
+class DiscoveryView(View, frozen=True):
+    """A configured source of backends."""
+
+    name: str
+    source: Source
+    backends: list[str]
+    """Ids of those that it names. One that was removed over the admin API stays away although it
+    is named."""
+    unreachable: int
+    """How many of them do not answer their probes."""
+    age_seconds: float | None
+    """Since its list was last read; null when it never was."""
+    failures: int
+    """How often it could not be read, since the start."""
+    cause: str
+    """Why the last reading failed, or what was left out of the list; empty when all is well."""
+
+
 class PolicyView(View, frozen=True):
     """A routing policy that can be chosen."""
 

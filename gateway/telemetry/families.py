@@ -12,7 +12,14 @@ from typing import Literal
 
 from gateway.telemetry.histogram import Histogram
 from gateway.telemetry.metrics import OTHER, UNNAMED, ClassSeries, Metrics, ModelSeries
-from gateway.telemetry.sources import IndexView, PoolState, PoolView, ReportedView, Sources
+from gateway.telemetry.sources import (
+    FeedReading,
+    IndexView,
+    PoolState,
+    PoolView,
+    ReportedView,
+    Sources,
+)
 from gateway.types import WorkClass
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -122,6 +129,16 @@ def _reported(name: str, help: str, value: Callable[[ReportedView], float | None
                 yield (load.id,), said
 
     return Family(name, "gauge", ("backend",), help, read)
+
+
+def _discovery(name: str, kind: Kind, help: str, value: Callable[[FeedReading], float]) -> Family:
+    """A metric of each configured source of backends."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for reading in scrape.sources.feeds():
+            yield (reading.feed.name,), value(reading)
+
+    return Family(name, kind, ("source",), help, read)
 
 
 def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
@@ -458,6 +475,31 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "Requests sent again because a reused connection was already dead.",
         lambda scrape: [((), scrape.metrics.redials)],
+    ),
+    # discovery
+    _discovery(
+        "prefixgate_discovery_entries",
+        "gauge",
+        "Backends that the source names.",
+        lambda reading: reading.entries,
+    ),
+    _discovery(
+        "prefixgate_discovery_unreachable",
+        "gauge",
+        "Of these, the ones that do not answer their probes.",
+        lambda reading: reading.unreachable,
+    ),
+    _discovery(
+        "prefixgate_discovery_age_seconds",
+        "gauge",
+        "Time since the source's list was last read.",
+        lambda reading: reading.age,
+    ),
+    _discovery(
+        "prefixgate_discovery_failures_total",
+        "counter",
+        "How often the source's list could not be read.",
+        lambda reading: reading.feed.failures,
     ),
     # prefix index
     Family(

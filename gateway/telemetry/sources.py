@@ -132,6 +132,31 @@ class ErrorView(Protocol):
         """Of their sizes."""
 
 
+class FeedView(Protocol):
+    """A source of backends."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def failures(self) -> int: ...
+
+
+@dataclass(slots=True, frozen=True)
+class FeedReading:
+    """A source of backends, with what its list is like.
+
+    Attributes:
+        entries: backends that it names.
+        unreachable: of these, the ones that do not answer their probes.
+        age: seconds since the list was read; infinite before it first was.
+    """
+
+    feed: FeedView
+    entries: int
+    unreachable: int
+    age: float
+
+
 @dataclass(slots=True, frozen=True)
 class Sources:
     """Where the state of the other parts is read from, at each scrape anew.
@@ -142,6 +167,7 @@ class Sources:
         clock: the one that `reported_at` is told on.
         backends, loads, pools: iterated over once for each metric that is read from them.
         gates: by backend.
+        feeds: the configured sources of backends.
         errors: by what was predicted.
         bytes_per_token: of a model's prompts, as far as it is known.
         index: the prefix index in numbers.
@@ -154,6 +180,7 @@ class Sources:
     loads: Iterable[LoadView]
     pools: Iterable[PoolView]
     gates: Callable[[], Mapping[str, GateState]]
+    feeds: Callable[[], Iterable[FeedReading]]
     errors: Callable[[], Mapping[str, ErrorView]]
     bytes_per_token: Callable[[str], float]
     index: Callable[[], IndexView]

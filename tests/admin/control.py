@@ -10,6 +10,7 @@ from gateway.admin.views import (
     BackendView,
     CandidateView,
     DecisionView,
+    DiscoveryView,
     Explanation,
     IndexView,
     MatchView,
@@ -99,6 +100,19 @@ class FakeControl:
 
     def remove_backend(self, id: str) -> None:
         self.reconciler.remove(id)
+
+    def discovery(self) -> list[DiscoveryView]:
+        return [
+            DiscoveryView(
+                name="dns:A:engines:8000",
+                source=Source.DNS,
+                backends=[self.first],
+                unreachable=1,
+                age_seconds=2.5,
+                failures=3,
+                cause="no answer within 5.0 s",
+            )
+        ]
 
     def policies(self) -> list[PolicyView]:
         policy = build("round_robin", {})

@@ -195,6 +195,20 @@ def test_unknown_backend(client: Client, method: str, path: str, body: object) -
 # policies
 
 
+def test_discovery(control: FakeControl, client: Client) -> None:
+    assert client.ask("GET", "/v1/discovery").json() == [
+        {
+            "name": "dns:A:engines:8000",
+            "source": "dns",
+            "backends": [control.first],
+            "unreachable": 1,
+            "age_seconds": 2.5,
+            "failures": 3,
+            "cause": "no answer within 5.0 s",
+        }
+    ]
+
+
 def test_policies(client: Client) -> None:
     [entry] = client.ask("GET", "/v1/policies").json()
     assert (entry["name"], entry["current"], entry["defaults"]) == ("round_robin", True, {})

@@ -168,6 +168,36 @@ def holds_no_more_than_its_capacity(site: Site) -> None:
     assert 0 < site.gw.metrics().total("prefixgate_index_tokens") <= 3000
 
 
+# discovery
+
+
+def list_backends(site: Site, *paths: str) -> set[str]:
+    """In the file that is watched. Returns the paths of all that there are once it is taken in."""
+    listed = [{"url": site.backend.url + path} for path in paths]
+    (site.directory / "listed.yaml").write_text(json.dumps({"backends": listed}))
+    count = len(paths)
+    site.gw.settles(lambda metrics: metrics.total("prefixgate_discovery_entries") == count)
+    urls = {entry["url"] for entry in site.gw.admin("GET", "/backends")}
+    return {url.removeprefix(site.backend.url) for url in urls}
+
+
+def lists_from_a_file(site: Site) -> None:
+    assert list_backends(site, "/a") == {"", "/a"}
+    assert list_backends(site, "/a", "/b") == {"", "/a", "/b"}
+
+
+def forgets_at_once(site: Site) -> None:
+    assert list_backends(site, "/a") == {"", "/a"}
+    assert list_backends(site) == {""}
+
+
+def asks(site: Site) -> None:
+    """Nobody answers, which is said."""
+    site.gw.settles(lambda metrics: metrics.total("prefixgate_discovery_failures_total") > 0)
+    [source] = site.gw.admin("GET", "/discovery")
+    assert source["cause"]
+
+
 # policy
 
 

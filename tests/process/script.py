@@ -57,7 +57,9 @@ class Script:
         entries: list[Json] = [{"url": backend.url} for backend in (*self.three, self.dead)]
         entries.append({"url": self.solo.url, "capacity_tokens": 2000})
         entries.append({"url": self.full.url})
-        self.gw = GatewayProcess({**SETTINGS, "backends": entries}, directory)
+        self.listed = directory / "listed.yaml"
+        source: Json = {"file": [{"path": str(self.listed), "interval": 0.1}]}
+        self.gw = GatewayProcess({**SETTINGS, "backends": entries, "discovery": source}, directory)
         self.expected: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
         self.moved: set[str] = set()
@@ -132,6 +134,7 @@ class Script:
         self.the_gate_closes()
         self.clients_leave()
         self.backends_go()
+        self.a_list_is_out_of_date()
         self.scrape()
 
     def everything_works(self) -> None:
@@ -324,6 +327,12 @@ class Script:
         staying.close()
         self.ends("ok")
         self.ask("client_error", 404, plain("passing"))
+
+    def a_list_is_out_of_date(self) -> None:
+        """It could not be read at all before, and now names what is gone."""
+        assert self.scrape().total("prefixgate_discovery_failures_total") > 0
+        self.listed.write_text(json.dumps({"backends": [{"url": self.dead.url}]}))
+        self.gw.settles(lambda metrics: metrics.total("prefixgate_discovery_unreachable") == 1)
 
 
 def adds_up(metrics: Metrics, forgotten: float = 0.0) -> bool:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
 from gateway.telemetry.families import FAMILIES, Family
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.sources import GateState, Sources
+from gateway.telemetry.sources import FeedReading, GateState, Sources
 from gateway.types import Outcome, Reason, WorkClass
 from tests.telemetry.records import BACKEND, SERVED, refused, routed
 
@@ -104,6 +104,12 @@ class FakeIndex:
     backends: dict[str, FakeHolding] = field(default_factory=lambda: {BACKEND: FakeHolding()})
 
 
+@dataclass
+class FakeFeed:
+    name: str = "file:backends.yaml"
+    failures: int = 2
+
+
 class Site:
     """A page over fakes of all other parts."""
 
@@ -122,6 +128,7 @@ class Site:
             loads=self.loads,
             pools=self.pools,
             gates=lambda: {BACKEND: GateState(True, 0.75)},
+            feeds=lambda: [FeedReading(FakeFeed(), 3, 1, 4.5)],
             errors=lambda: {"output_tokens": FakeErrors()},
             bytes_per_token=lambda model: 3.5,
             index=lambda: self.index,
@@ -243,6 +250,11 @@ def test_the_state_of_other_parts_is_read_at_each_scrape() -> None:
     assert site.value("prefixgate_gate_closed", backend=BACKEND) == 1
     assert site.value("prefixgate_pending_prefill_seconds", backend=BACKEND) == 0.75
     assert site.value("prefixgate_backend_up", backend=BACKEND) == 1
+    feed = "file:backends.yaml"
+    assert site.value("prefixgate_discovery_entries", source=feed) == 3
+    assert site.value("prefixgate_discovery_unreachable", source=feed) == 1
+    assert site.value("prefixgate_discovery_age_seconds", source=feed) == 4.5
+    assert site.value("prefixgate_discovery_failures_total", source=feed) == 2
     assert site.value("prefixgate_index_tokens", backend=BACKEND) == 448
     assert site.value("prefixgate_policy_info", policy="prefix_affinity") == 1
     # X03: gauges go back to zero without any further request
