@@ -88,14 +88,12 @@ class DnsFeed:
                     return {(address, port) for address in addresses}
                 return await self._services(resolver)
         except dns.exception.DNSException as error:
-            raise FeedFailure(f"{self.settings.host}: {record}: {_cause(error)}") from None
+            raise FeedFailure(_cause(error)) from None
         except TimeoutError:
-            raise FeedFailure(
-                f"{self.settings.host}: {record}: no answer within {self.settings.timeout} s"
-            ) from None
+            raise FeedFailure(f"no answer within {self.settings.timeout} s") from None
         except OSError as error:
             cause = error.strerror or type(error).__name__
-            raise FeedFailure(f"{self.settings.host}: {record}: {cause}") from None
+            raise FeedFailure(cause) from None
 
     def _resolver(self) -> dns.asyncresolver.Resolver:
         servers = [name_server(server) for server in self.settings.servers]
@@ -117,7 +115,7 @@ class DnsFeed:
             return set()
         ports = {(each.target, each.port) for each in answer if each.target != dns.name.root}
         if len(ports) > MAX_TARGETS:
-            raise FeedFailure(f"{self.settings.host}: SRV: more than {MAX_TARGETS} targets")
+            raise FeedFailure(f"more than {MAX_TARGETS} targets")
         targets = sorted({target for target, _ in ports})
         found = await asyncio.gather(*(self._either(resolver, target) for target in targets))
         addresses = dict(zip(targets, found, strict=True))

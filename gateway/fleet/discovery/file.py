@@ -46,7 +46,7 @@ class FileFeed:
             if found != text:
                 await asyncio.sleep(SETTLE)
                 if await asyncio.to_thread(self._read) != found:
-                    raise FeedFailure(f"{self._path}: is being written")
+                    raise FeedFailure("is being written")
                 listing = await asyncio.to_thread(self._parse, found)
                 text = found
             yield listing
@@ -58,24 +58,24 @@ class FileFeed:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise FeedFailure(f"{self._path}: is not a file")
+                    raise FeedFailure("is not a file")
                 text = file.read(MAX_BYTES + 1)
         except OSError as error:
-            raise FeedFailure(f"{self._path}: cannot be read: {error.strerror}") from None
+            raise FeedFailure(f"cannot be read: {error.strerror}") from None
         if len(text) > MAX_BYTES:
-            raise FeedFailure(f"{self._path}: is larger than {MAX_BYTES} bytes")
+            raise FeedFailure(f"is larger than {MAX_BYTES} bytes")
         return text
 
     def _parse(self, text: bytes) -> Listing:
         """One entry that is wrong makes the whole file wrong: what was meant cannot be known."""
         try:
-            entries = parse(text, BackendList, str(self._path)).backends
+            entries = parse(text, BackendList, self._path.name).backends
             for number, entry in enumerate(entries):
                 try:
                     Address.parse(entry.url)
                     check_models(entry.models)
                 except ConfigError as error:
-                    raise ConfigError(f"{self._path}: backends[{number}]: {error}") from None
+                    raise ConfigError(f"backends[{number}]: {error}") from None
         except ConfigError as error:
             raise FeedFailure(str(error)) from None
         template = self.settings.backend
