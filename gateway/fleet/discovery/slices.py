@@ -15,6 +15,7 @@ from gateway.fleet.address import Address
 from gateway.fleet.discovery.feed import Listing
 from gateway.fleet.reconciler import completed
 
+PREFIX = "prefixgate/"
 LABELS = {
     "prefixgate/kind": "kind",
     "prefixgate/role": "role",
@@ -191,21 +192,26 @@ def _port(each: EndpointSlice, wanted: int | str | None) -> int | None:
 
 def _options(each: EndpointSlice, template: BackendOptions, left_out: list[str]) -> BackendOptions:
     """What a slice's labels say, and the template where they say nothing."""
-    labels = each.metadata.labels or {}
     options = BackendConfig(url="")
-    for label, name in LABELS.items():
-        text = labels.get(label)
-        if text is None:
-            continue
-        value: Any = text
-        if name == "models":
-            value = [text]
-        elif name == "capacity_tokens" and text.isdecimal():
-            value = int(text)
-        try:
-            told = convert({"url": "", name: value}, BackendConfig, f"label {label}")
-        except ConfigError as error:
-            left_out.append(f"slice {each.metadata.name}: {error}")
-            continue
-        options = completed(options, told)
+    for label, text in (each.metadata.labels or {}).items():
+        if label.startswith(PREFIX):
+            try:
+                options = completed(options, _told(label, text))
+            except ConfigError as error:
+                left_out.append(f"slice {each.metadata.name}: {error}")
     return completed(options, template)
+
+
+def _told(label: str, text: str) -> BackendOptions:
+    """Raises:
+    ConfigError: there is no such label, or its value is wrong.
+    """
+    name = LABELS.get(label)
+    if name is None:
+        raise ConfigError(f"label {label}: is none of {', '.join(LABELS)}")
+    if not text:
+        raise ConfigError(f"label {label}: is empty")
+    value: Any = [text] if name == "models" else text
+    if name == "capacity_tokens" and text.isdecimal():
+        value = int(text)
+    return convert({name: value}, BackendOptions, f"label {label}")

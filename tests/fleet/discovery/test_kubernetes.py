@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -266,6 +268,51 @@ def test_what_is_not_there_is_said(tmp_path: Path, missing: str) -> None:
         async with Following(kubernetes=[given]) as here:
             says = {"namespace": "namespace: cannot be read", "everything": "not in a cluster"}
             await here.fails(says[missing])
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def certificate(account: Path) -> ssl.SSLContext:
+    """For 127.0.0.1, by the authority that the service account has."""
+    key, authority = account / "key.pem", account / "ca.crt"
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    what = ["-nodes", "-days", "2", "-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1"]
+    where = ["-keyout", str(key), "-out", str(authority)]
+    subprocess.run([*new, *what, *where], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority, key)
+    return context
+
+
+def test_tls_in_a_cluster(
+    account: Path, certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with FakeApiServer(certificate) as server:
+            server.put("vllm-1", "10.0.0.1")
+            host, _, port = server.url.removeprefix("https://").partition(":")
+            monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+            monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+            given = {"service": "vllm", "credentials": str(account)}
+            async with Following(kubernetes=[given]) as here:
+                await here.lists(A)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["another authority", "no certificate at all"])
+def test_tls_with_somebody_else(account: Path, certificate: ssl.SSLContext, how: str) -> None:
+    async def run() -> None:
+        async with FakeApiServer(certificate) as server:
+            if how == "another authority":
+                (account / "ca.crt").unlink()
+            else:
+                (account / "ca.crt").write_text("none")
+            given = {"service": "vllm", "credentials": str(account), "api": server.url}
+            async with Following(kubernetes=[given]) as here:
+                await here.fails("certificate" if how == "another authority" else "ca.crt")
+            assert server.asked == []
 
     asyncio.run(run())
 
