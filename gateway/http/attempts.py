@@ -7,7 +7,7 @@ from collections.abc import Collection
 from gateway.config import Retries, Timeouts
 from gateway.fleet.fleet import UnknownBackend
 from gateway.fleet.limits import LimitTable
-from gateway.http.admission import Admission, no_backend
+from gateway.http.admission import Admission
 from gateway.http.context import RequestContext
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import UpstreamBroke
@@ -67,7 +67,10 @@ class Attempts:
             try:
                 broken = await self._dispatcher.send(context, lease, may_retry=more and inference)
             except UnknownBackend:
-                raise no_backend("The chosen backend was removed.") from None
+                # Nothing was sent: it is placed as if it had only now come.
+                self._admission.give_back(context)
+                await self._admission.admit(context, pool)
+                continue
             relay = context.relay
             assert relay is not None
             context.opened = relay.opened
