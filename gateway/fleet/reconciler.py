@@ -94,8 +94,8 @@ class Reconciler:
             ConfigError: an entry's address or models cannot be used. Then nothing has changed.
         """
         origin = Origin(source, feed)
-        found = _by_id(entries, incarnations or {})
         known = self._lists.get(origin, {})
+        found = _by_id(entries, incarnations or {}, known)
         if found == known:
             return
         successors = set()
@@ -125,7 +125,7 @@ class Reconciler:
         Raises:
             ConfigError: its address or models cannot be used.
         """
-        [(id, listed)] = _by_id((config,), {}).items()
+        [(id, listed)] = _by_id((config,), {}, {}).items()
         own = self._lists.setdefault(Origin(Source.ADMIN), {})
         if id in own:
             listed = Listed(completed(listed.config, own[id].config))
@@ -236,17 +236,24 @@ def completed(config: BackendConfig, options: BackendOptions) -> BackendConfig:
     return msgspec.structs.replace(config, **taken)
 
 
-def _by_id(entries: Sequence[BackendConfig], incarnations: Mapping[str, str]) -> dict[str, Listed]:
-    """Raises:
-    ConfigError: an entry's address or models cannot be used.
+def _by_id(
+    entries: Sequence[BackendConfig],
+    incarnations: Mapping[str, str],
+    known: Mapping[str, Listed],
+) -> dict[str, Listed]:
+    """Args:
+        known: the list before, of which the addresses need not be read again.
+
+    Raises:
+        ConfigError: an entry's address or models cannot be used.
     """
+    ids = {listed.config.url: id for id, listed in known.items()}
     found: dict[str, Listed] = {}
     for entry in entries:
-        address = Address.parse(entry.url)
         check_models(entry.models)
-        id = id_of(address)
+        id = ids.get(entry.url) or id_of(Address.parse(entry.url))
         if id in found:
-            logger.warning("backend %s is named twice: merged", address.url)
+            logger.warning("backend %s is named twice: merged", Address.parse(entry.url).url)
             entry = completed(entry, found[id].config)
         found[id] = Listed(entry, incarnations.get(entry.url, ""))
     return found

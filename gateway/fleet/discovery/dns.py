@@ -12,6 +12,7 @@ import dns.exception
 import dns.name
 import dns.nameserver
 import dns.resolver
+import msgspec
 
 from gateway.config import BackendConfig, ConfigError, DnsSource, name_server
 from gateway.fleet.backend import Source
@@ -53,9 +54,9 @@ class DnsFeed:
     async def lists(self) -> AsyncGenerator[Listing, None]:
         while True:
             self._note(await self._resolve())
+            template = completed(BackendConfig(url=""), self.settings.backend)
             urls = [self._url(endpoint) for endpoint in sorted(self._missing)]
-            template = self.settings.backend
-            yield Listing(tuple(completed(BackendConfig(url=url), template) for url in urls))
+            yield Listing(tuple(msgspec.structs.replace(template, url=url) for url in urls))
             # Replicas that were started together need not ask together.
             await asyncio.sleep(self.settings.interval * random.uniform(0.9, 1.1))
 

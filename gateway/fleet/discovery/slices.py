@@ -5,10 +5,12 @@ Shapes: Kubernetes API, discovery.k8s.io/v1. What is not used here is not read.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from gateway.config import BackendConfig, BackendOptions, ConfigError, KubernetesSource, convert
 from gateway.fleet.address import Address
@@ -140,7 +142,7 @@ def listing(slices: Iterable[EndpointSlice], settings: KubernetesSource) -> List
     left_out: list[str] = []
     reached: set[str] = set()
     for each in sorted(slices, key=lambda each: (each.address_type != "IPv4", each.metadata.name)):
-        options = _options(each, settings.backend, left_out)
+        template = _template(each, settings.backend, left_out)
         try:
             port = _port(each, settings.port)
         except ConfigError as error:
@@ -155,18 +157,28 @@ def listing(slices: Iterable[EndpointSlice], settings: KubernetesSource) -> List
             host = endpoint.addresses[0]
             name = f"[{host}]" if ":" in host else host
             url = f"{settings.scheme}://{name}:{port}"
-            try:
-                Address.parse(url)
-            except ConfigError as error:
-                left_out.append(f"slice {each.metadata.name}: {error}")
-                continue
-            entries.setdefault(url, completed(BackendConfig(url=url), options))
+            if not _is_ip(host):
+                try:
+                    Address.parse(url)
+                except ConfigError as error:
+                    left_out.append(f"slice {each.metadata.name}: {error}")
+                    continue
+            if url not in entries:
+                entries[url] = structs.replace(template, url=url)
             if endpoint.uid:
                 uids[url] = endpoint.uid
                 met.add(endpoint.uid)
         if each.address_type == "IPv4":
             reached |= met
     return Listing(tuple(entries.values()), uids, tuple(left_out))
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host  # no zone
 
 
 def _port(each: EndpointSlice, wanted: int | str | None) -> int | None:
@@ -190,7 +202,7 @@ def _port(each: EndpointSlice, wanted: int | str | None) -> int | None:
     )
 
 
-def _options(each: EndpointSlice, template: BackendOptions, left_out: list[str]) -> BackendOptions:
+def _template(each: EndpointSlice, template: BackendOptions, left_out: list[str]) -> BackendConfig:
     """What a slice's labels say, and the template where they say nothing."""
     options = BackendConfig(url="")
     for label, text in (each.metadata.labels or {}).items():
