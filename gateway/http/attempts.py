@@ -68,6 +68,7 @@ class Attempts:
                 broken = await self._dispatcher.send(context, lease, may_retry=more and inference)
             except UnknownBackend:
                 # Nothing was sent: it is placed as if it had only now come.
+                tried.pop()
                 self._admission.give_back(context)
                 await self._admission.admit(context, pool)
                 continue

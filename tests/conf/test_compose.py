@@ -65,7 +65,7 @@ def test_everything_mounted_exists() -> None:
             assert path.exists(), f"{name} {target}"
     assert {path.relative_to(ROOT / "conf") for path in mounts("prometheus").values()}
     for path in (ROOT / "conf").rglob("*.y*ml"):
-        assert yaml.safe_load(path.read_text()) is not None, path
+        assert all(yaml.safe_load_all(path.read_text())), path
 
 
 def test_configs_that_commands_name_are_mounted() -> None:
