@@ -320,8 +320,8 @@ class KubernetesSource(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.service is None) is (self.selector is None):
             raise ValueError("give either service or selector")
-        if self.api is not None and not re.match("https?://[^/]", self.api):
-            raise ValueError(f"api must start with http:// or https://, got {self.api!r}")
+        if self.api is not None and not re.fullmatch(r"https?://[^/@\s?#]+(/[^@\s?#]*)?", self.api):
+            raise ValueError("api must be http://host:port or https://host:port, maybe with a path")
 
     @property
     def name(self) -> str:

@@ -78,6 +78,7 @@ class Fleet:
             raise UnknownBackend(id) from None
 
     def find(self, id: str) -> Backend | None:
+        """None where `get` would raise."""
         return self._backends.get(id)
 
     def reconfigure(

@@ -5,7 +5,8 @@ for by the next list. The rules:
 
 - An address is one backend, however many name it. What `backends:` in the config says of it holds
   before the admin API, that before files, Kubernetes and the DNS; what the first leaves at its
-  default is taken from the next. What was patched over the admin API holds before all.
+  default is taken from the next. What was patched over the admin API holds before all, until a
+  source says something else of that very thing.
 - A backend goes when nobody names it any more. Where a file, Kubernetes or the DNS was the last, it
   gets nothing new but is kept for a while: if it is named again it is as it was. Where it was the
   config or the admin API, it goes at once.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -104,6 +105,8 @@ class Reconciler:
             if old == new:
                 continue
             self._dismissed.discard((origin, id))
+            if old and new:
+                self._outdate(id, old.config, new.config)
             if old and new and len({old.incarnation, new.incarnation} - {""}) == 2:
                 successors.add(id)
         self._lists[origin] = found
@@ -219,21 +222,35 @@ class Reconciler:
         if self._unlisted.pop(id, None) is not None and present is not None:
             self._fleet.unlist(present, on=False)
 
+    def _outdate(self, id: str, old: BackendConfig, new: BackendConfig) -> None:
+        """Forget what was patched of a backend before a source came to say something else of it."""
+        patch = self._patches.get(id, {})
+        for name in tuple(patch):
+            if getattr(old, name) != getattr(new, name):
+                del patch[name]
+
     def _remove(self, backend: Backend) -> None:
         self._unlisted.pop(backend.id, None)
         self._patches.pop(backend.id, None)
         self._fleet.remove(backend.id, expect=backend)
 
 
-def completed(config: BackendConfig, options: BackendOptions) -> BackendConfig:
-    """A backend's config; what it leaves at its default is taken from elsewhere."""
+B = TypeVar("B", bound=BackendOptions)
+
+
+def completed(options: B, other: BackendOptions) -> B:
+    """What is said of a backend; what is left at its default is taken from elsewhere.
+
+    Raises:
+        ValueError: the two do not go together.
+    """
     default = BackendOptions()
     taken = {
-        name: getattr(options, name)
+        name: getattr(other, name)
         for name in BackendOptions.__struct_fields__
-        if getattr(config, name) == getattr(default, name)
+        if getattr(options, name) == getattr(default, name)
     }
-    return msgspec.structs.replace(config, **taken)
+    return msgspec.structs.replace(options, **taken)
 
 
 def _by_id(

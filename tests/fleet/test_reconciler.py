@@ -260,9 +260,13 @@ def test_a_patch_outlives_new_lists_and_not_the_backend(world: World) -> None:
     id = world.the().id
     world.reconciler.patch(id, BackendPatch(capacity_tokens=7))
     world.reconciler.patch(id, BackendPatch(models=["x"]))
-    world.offer(Source.FILE, entry(capacity_tokens=8))
+    world.offer(Source.FILE, entry(priority=True))
     a = world.the()
     assert (a.capacity_tokens, a.models, a.role) == (7, ("x",), Role.UNIFIED)
+    assert a.config.priority
+    # What the source says anew of the same thing is newer.
+    world.offer(Source.FILE, entry(capacity_tokens=8))
+    assert (a.capacity_tokens, a.models) == (8, ("x",))
     world.reconciler.patch(id, BackendPatch(models=None))
     assert a.config.models is None
     world.reconciler.remove(id)

@@ -38,6 +38,23 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "bad port in a URL": ({"backends": [{"url": "http://gpu1:99999"}]}, ("http://gpu1:99999",)),
     "no URL": ({"backends": [{"models": ["m"]}]}, ("backends", "url")),
     "empty model list": ({"backends": [BACKEND | {"models": []}]}, ("models",)),
+    "unknown key of a source": (
+        {"discovery": {"file": [{"path": "x", "intervall": 1}]}},
+        ("discovery.file[0]", "intervall"),
+    ),
+    "no port of a name": ({"discovery": {"dns": [{"host": "x"}]}}, ("discovery.dns[0]", "port")),
+    "name that is none": (
+        {"discovery": {"dns": [{"host": "a..b", "port": 1}]}},
+        ("discovery.dns", "'a..b'"),
+    ),
+    "neither service nor selector": (
+        {"discovery": {"kubernetes": [{}]}},
+        ("discovery.kubernetes[0]", "service or selector"),
+    ),
+    "no model in a template": (
+        {"discovery": {"kubernetes": [{"service": "x", "backend": {"models": []}}]}},
+        ("discovery: kubernetes:x", "models"),
+    ),
     "unknown role": ({"backends": [BACKEND | {"role": "boss"}]}, ("role", "'boss'")),
     "unknown log level": ({"log": {"level": "loud"}}, ("log.level", "'loud'")),
     "unwritable access log": ({"log": {"access": "/proc/none/x"}}, ("log.access", "/proc/none/x")),

@@ -12,12 +12,10 @@ import dns.exception
 import dns.name
 import dns.nameserver
 import dns.resolver
-import msgspec
 
-from gateway.config import BackendConfig, ConfigError, DnsSource, name_server
+from gateway.config import ConfigError, DnsSource, name_server
 from gateway.fleet.backend import Source
-from gateway.fleet.discovery.feed import FeedFailure, Listing
-from gateway.fleet.reconciler import completed
+from gateway.fleet.discovery.feed import FeedFailure, Listing, at
 from gateway.types import Clock
 
 MAX_TARGETS = 256
@@ -54,9 +52,8 @@ class DnsFeed:
     async def lists(self) -> AsyncGenerator[Listing, None]:
         while True:
             self._note(await self._resolve())
-            template = completed(BackendConfig(url=""), self.settings.backend)
             urls = [self._url(endpoint) for endpoint in sorted(self._missing)]
-            yield Listing(tuple(msgspec.structs.replace(template, url=url) for url in urls))
+            yield Listing(tuple(at(url, self.settings.backend) for url in urls))
             # Replicas that were started together need not ask together.
             await asyncio.sleep(self.settings.interval * random.uniform(0.9, 1.1))
 

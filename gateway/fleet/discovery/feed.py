@@ -6,8 +6,17 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.config import BackendConfig, DnsSource, FileSource, KubernetesSource
+import msgspec
+
+from gateway.config import BackendConfig, BackendOptions, DnsSource, FileSource, KubernetesSource
 from gateway.fleet.backend import Source
+
+
+def at(url: str, options: BackendOptions) -> BackendConfig:
+    """Raises:
+    ValueError: the options do not go with the address.
+    """
+    return BackendConfig(url=url, **msgspec.structs.asdict(options))
 
 
 class FeedFailure(Exception):

@@ -9,10 +9,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.config import Discovery
+from gateway.config import ConfigError, Discovery, FileSource
 from gateway.fleet.backend import Source, check_models
 from gateway.fleet.discovery.dns import DnsFeed
-from gateway.fleet.discovery.feed import Feed, FeedFailure, Listing
+from gateway.fleet.discovery.feed import Feed, FeedFailure, Listing, at
 from gateway.fleet.discovery.file import FileFeed
 from gateway.fleet.discovery.kubernetes import KubernetesFeed
 from gateway.fleet.reconciler import Reconciler
@@ -134,7 +134,12 @@ class Feeds:
 
 def _built(settings: Discovery, clock: Clock) -> Iterator[Feed]:
     for source in settings.sources:
-        check_models(source.backend.models)
+        scheme = "https" if isinstance(source, FileSource) else source.scheme
+        try:
+            check_models(at(f"{scheme}://x", source.backend).models)
+        except ValueError as error:
+            field = "discovery"
+            raise ConfigError(f"discovery: {source.name}: backend: {error}", field) from None
     for file in settings.file:
         yield FileFeed(file)
     for dns in settings.dns:

@@ -76,7 +76,7 @@ class FileFeed:
                     check_models(entry.models)
                 except ConfigError as error:
                     raise ConfigError(f"backends[{number}]: {error}") from None
-        except ConfigError as error:
+            template = self.settings.backend
+            return Listing(tuple(completed(entry, template) for entry in entries))
+        except ValueError as error:
             raise FeedFailure(str(error)) from None
-        template = self.settings.backend
-        return Listing(tuple(completed(entry, template) for entry in entries))

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from gateway.config import BackendConfig, BackendOptions, ConfigError, KubernetesSource, convert
 from gateway.fleet.address import Address
-from gateway.fleet.discovery.feed import Listing
+from gateway.fleet.discovery.feed import Listing, at
 from gateway.fleet.reconciler import completed
 
 PREFIX = "prefixgate/"
@@ -142,7 +141,7 @@ def listing(slices: Iterable[EndpointSlice], settings: KubernetesSource) -> List
     left_out: list[str] = []
     reached: set[str] = set()
     for each in sorted(slices, key=lambda each: (each.address_type != "IPv4", each.metadata.name)):
-        template = _template(each, settings.backend, left_out)
+        options = _options(each, settings.backend, left_out)
         try:
             port = _port(each, settings.port)
         except ConfigError as error:
@@ -164,7 +163,7 @@ def listing(slices: Iterable[EndpointSlice], settings: KubernetesSource) -> List
                     left_out.append(f"slice {each.metadata.name}: {error}")
                     continue
             if url not in entries:
-                entries[url] = structs.replace(template, url=url)
+                entries[url] = at(url, options)
             if endpoint.uid:
                 uids[url] = endpoint.uid
                 met.add(endpoint.uid)
@@ -202,9 +201,9 @@ def _port(each: EndpointSlice, wanted: int | str | None) -> int | None:
     )
 
 
-def _template(each: EndpointSlice, template: BackendOptions, left_out: list[str]) -> BackendConfig:
+def _options(each: EndpointSlice, template: BackendOptions, left_out: list[str]) -> BackendOptions:
     """What a slice's labels say, and the template where they say nothing."""
-    options = BackendConfig(url="")
+    options = BackendOptions()
     for label, text in (each.metadata.labels or {}).items():
         if label.startswith(PREFIX):
             try:
