@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 import httpx
 import msgspec
 
-from gateway.config import KubernetesSource
+from gateway.config import ConfigError, KubernetesSource
 from gateway.fleet.backend import Source
 from gateway.fleet.discovery.feed import FeedFailure, Listing
 from gateway.fleet.discovery.slices import (
@@ -51,7 +51,7 @@ class KubernetesFeed:
     for by then. A watch that is cut goes on from where it was.
 
     Raises:
-        ConfigError: the template names an empty model.
+        ConfigError: the API server's address is none.
     """
 
     source = Source.KUBERNETES
@@ -64,6 +64,13 @@ class KubernetesFeed:
         self.settings = settings
         self._environment = environment
         self._credentials = Path(settings.credentials)
+        try:
+            httpx.URL(settings.api or "")
+        except httpx.InvalidURL as error:
+            raise ConfigError(
+                f"discovery.kubernetes: api: {settings.api!r} is not a URL: {error}",
+                field="discovery.kubernetes.api",
+            ) from None
 
     async def lists(self) -> AsyncGenerator[Listing, None]:
         while True:
@@ -86,7 +93,7 @@ class KubernetesFeed:
                     "not in a cluster (KUBERNETES_SERVICE_HOST is not set), and no api is given"
                 )
             api = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        verify: ssl.SSLContext | bool = False
+        verify: ssl.SSLContext | bool = False  # without TLS there is nothing to verify
         if api.startswith("https"):
             authority = self._credentials / "ca.crt"
             try:
@@ -145,7 +152,7 @@ class KubernetesFeed:
                     query["continue"] = page.metadata.continue_
         except TimeoutError:
             raise FeedFailure(f"no list within {self.settings.timeout} s") from None
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise FeedFailure(f"the list broke off: {_cause(error)}") from None
 
     async def _watch(
@@ -163,7 +170,7 @@ class KubernetesFeed:
                 try:
                     async with asyncio.timeout_at(until):
                         line = await anext(lines, None)
-                except (TimeoutError, httpx.TransportError):
+                except (TimeoutError, httpx.RequestError):
                     return
                 if line is None:
                     return

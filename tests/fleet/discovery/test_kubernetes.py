@@ -368,6 +368,8 @@ def test_a_pod_that_comes_again_under_another_address_or_name(account: Path) -> 
         ({"service": "a", "port": ""}, "port"),
         ({"service": "a", "api": "ftp://x"}, "api must be http://"),
         ({"service": "a", "api": "https://u:secret@x"}, "api must be http://"),
+        ({"service": "a", "api": "https://[::1"}, r"api: 'https://\[::1' is not a URL"),
+        ({"service": "a", "api": "https://x:port"}, "api"),
         ({"service": "a", "relist": 0}, "relist"),
         ({"service": "a", "namespace": "../x"}, "namespace"),
         ({"service": "a", "backend": {"role": "boss"}}, "role.*one of"),
