@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
-import yaml
 from msgspec import Meta
 
+from gateway import document
 from gateway.allowed import STEP, allowed
 from gateway.types import EngineKind, Role
 
@@ -52,9 +53,11 @@ class Server(Section, frozen=True):
     max_body: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
     body_timeout: Seconds = 30.0
     """How long a client may take to send a request's body after its head."""
+    shutdown_delay: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    """How long all is served as before after a signal to stop, except that /ready says no: as long
+    as load balancers take to notice."""
     drain: Seconds = 60.0
-    """How long answers that are under way may take after a signal to stop. Requests that wait are
-    refused at once."""
+    """How long answers that are under way may take after that. Requests that wait are refused."""
     parser: Literal["httptools", "h11"] = "httptools"
     """h11 is stricter and slower; answers then go through plain ASGI."""
     stream_ping: Seconds | None = None
@@ -63,6 +66,9 @@ class Server(Section, frozen=True):
     that comes after the first one is an event in a stream with status 200."""
     response_headers: bool = True
     """Whether answers carry x-prefixgate-backend, -decision, -matched-tokens and -queue-ms."""
+    watch: Seconds | None = None
+    """How often the config file is looked at; a change that stays for so long is loaded. null: on
+    SIGHUP and through the admin API only."""
 
 
 class BackendOptions(Section, frozen=True):
@@ -436,11 +442,14 @@ _WHERE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 
 
-def convert(data: Any, into: type[T], what: str) -> T:
+def convert(
+    data: Any, into: type[T], what: str, line: Callable[[str], int | None] | None = None
+) -> T:
     """`data` as `into`, strictly.
 
     Args:
         what: names the source in error messages ("config.yaml", "body").
+        line: of a place in the source, where it has lines.
 
     Raises:
         ConfigError: with the place, the value found there and what is allowed.
@@ -460,6 +469,8 @@ def convert(data: Any, into: type[T], what: str) -> T:
             problem += f"; {allowed(into, place)}"
         field = f"{path}.{unknown['name']}".lstrip(".") if unknown else path
         where_text = f"{path}: " if path else "top level: " if where else ""
+        number = None if line is None else line(field)
+        what = what if number is None else f"{what}:{number}"
         raise ConfigError(f"{what}: {where_text}{problem}{shown}", field=field or None) from None
 
 
@@ -523,10 +534,13 @@ def parse(text: bytes, into: type[T], what: str) -> T:
         ConfigError: not YAML, or something in it is not allowed.
     """
     try:
-        data = yaml.safe_load(text.decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        read = document.read(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{what}: not valid YAML: {error}") from None
-    return convert(_without_nulls(data, into) or {}, into, what)
+    except document.Unreadable as error:
+        place = f"{what}:{error.line}" if error.line else what
+        raise ConfigError(f"{place}: {error}") from None
+    return convert(_without_nulls(read.data, into) or {}, into, what, read.line)
 
 
 def _without_nulls(data: Any, into: Any = None) -> Any:

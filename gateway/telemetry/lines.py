@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
@@ -27,6 +29,9 @@ T = TypeVar("T")
 class LineLog(Generic[T]):
     """Takes records on the event loop and writes them, as JSON, from a thread of its own.
 
+    The file is opened, and made if it must be, by `open` or with the first line: whoever only wants
+    to know whether it could be leaves nothing behind.
+
     Args:
         name: for the thread and for messages.
         path: appended to; `STDOUT` is standard output.
@@ -34,10 +39,11 @@ class LineLog(Generic[T]):
         max_waiting: bound of the buffer, in lines.
 
     Attributes:
+        path: as given.
         dropped: lines lost because the buffer was full or the file could not be written.
 
     Raises:
-        OSError: the file cannot be opened for writing.
+        OSError: the file could not be opened for writing.
     """
 
     def __init__(
@@ -46,10 +52,11 @@ class LineLog(Generic[T]):
         self.dropped = 0
         self._name = name
         self._line = line
-        self._path = path
+        self.path = path
         self._max_waiting = max_waiting
         self._waiting: deque[T] = deque()
-        self._file = _open(path)
+        _check(path)
+        self._file: int | None = None
         self._reopen = False
         self._told_dropped = 0
         self._stop = threading.Event()
@@ -67,6 +74,14 @@ class LineLog(Generic[T]):
         """Open the path anew before the next line, after a rotation. Safe in a signal handler."""
         self._reopen = True
 
+    def open(self) -> None:
+        """Open the file, unless it is open.
+
+        Raises:
+            OSError: it cannot be opened for writing.
+        """
+        self._opened()
+
     def start(self) -> None:
         """Begin to write what waits, every `FLUSH_SECONDS`."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -78,8 +93,9 @@ class LineLog(Generic[T]):
         if self._thread is not None:
             self._thread.join()
         self.flush()
-        if self._path != STDOUT:
+        if self._file is not None and self.path != STDOUT:
             os.close(self._file)
+        self._file = None
 
     def flush(self) -> None:
         """Write what waits now. Called by the log's own thread once that runs."""
@@ -92,26 +108,31 @@ class LineLog(Generic[T]):
             batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
             lines = b"".join([self._encode(self._line(record)) + b"\n" for record in batch])
             try:
-                _write_all(self._file, lines)
+                _write_all(self._opened(), lines)
             except OSError as error:
                 self.dropped += len(batch)
-                logger.error("%s %s cannot be written: %s", self._name, self._path, error.strerror)
+                logger.error("%s %s cannot be written: %s", self._name, self.path, error.strerror)
                 break
         if self.dropped > self._told_dropped:
             logger.warning("%s: %d lines dropped", self._name, self.dropped - self._told_dropped)
             self._told_dropped = self.dropped
+
+    def _opened(self) -> int:
+        if self._file is None:
+            self._file = _open(self.path)
+        return self._file
 
     def _run(self) -> None:
         while not self._stop.wait(FLUSH_SECONDS):
             self.flush()
 
     def _open_again(self) -> None:
-        if self._path == STDOUT:
+        if self.path == STDOUT or self._file is None:
             return
         try:
-            fresh = _open(self._path)
+            fresh = _open(self.path)
         except OSError as error:
-            logger.error("%s %s cannot be reopened: %s", self._name, self._path, error.strerror)
+            logger.error("%s %s cannot be reopened: %s", self._name, self.path, error.strerror)
             return
         os.close(self._file)
         self._file = fresh
@@ -121,6 +142,27 @@ def _open(path: str) -> int:
     if path == STDOUT:
         return 1
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+
+def _check(path: str) -> None:
+    """Whether `_open` would work, as far as that can be told without doing it.
+
+    Raises:
+        OSError: it would not.
+    """
+    if path == STDOUT:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.exists():
+        allowed = os.access(target, os.W_OK)
+    else:
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        allowed = os.access(target.parent, os.W_OK | os.X_OK)
+    if not allowed:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -172,6 +172,7 @@ def test_a_rotation_that_fails_keeps_the_old_file(
     folder.mkdir()
     path = folder / "access.log"
     log = AccessLog(str(path))
+    log.open()
     moved = folder.rename(tmp_path / "moved")
     log.reopen()
     log.write(routed())
