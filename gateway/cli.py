@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand.
 
     Returns:
-        The exit code: 0, or 2 when the command line or the config is wrong.
+        The exit code: 0, or 2 when the command line or the config is wrong; `serve` has more.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -94,9 +94,14 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from gateway.listener import CannotListen
     from gateway.process import serve
 
-    return serve(settings_from(arguments))
+    try:
+        return serve(lambda: settings_from(arguments), arguments.config)
+    except CannotListen as error:
+        print(f"prefixgate: {error}", file=sys.stderr)
+        return 3
 
 
 def _check(arguments: argparse.Namespace) -> int:

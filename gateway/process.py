@@ -1,12 +1,12 @@
-"""The gateway as a process: its listening socket, its signals, its limits."""
+"""The gateway as a process: its signals, its exit codes, what it asks of the machine."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import math
-import resource
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -14,33 +14,70 @@ import uvicorn
 
 from gateway.app import Gateway
 from gateway.config import Settings
+from gateway.descriptors import raise_limit
 from gateway.http.server import GatewayProtocol
+from gateway.listener import Listener, listen
+from gateway.reload import Reloader
+
+logger = logging.getLogger("prefixgate")
 
 
-def check(settings: Settings) -> None:
-    """Build everything that the settings describe, without serving.
+def check(settings: Settings) -> Gateway:
+    """Build everything that the settings describe, without serving or touching anything.
 
     Raises:
         ConfigError: something in them cannot work.
     """
-    Gateway(settings)
+    return Gateway(settings)
 
 
-def serve(settings: Settings) -> int:
-    """Run until a signal says stop. Returns the exit code."""
+def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
+    """Run until a signal says stop.
+
+    Args:
+        load: reads the settings, now and at every reload.
+        path: the config file that it reads, if there is one.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: something in the settings cannot work.
+        CannotListen: the address is in use, or not ours.
+    """
+    # A server takes these over while it runs. Being told to stop before that is no failure.
+    signal.signal(signal.SIGTERM, _ended)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    settings = load()
     logging.basicConfig(
         level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    _raise_descriptor_limit()
-    gateway = Gateway(settings)
-    server = settings.server
+    gateway = check(settings)
+    raise_limit(settings)
+    sockets = listen(settings.server.host, settings.server.port)
+    gateway.open_logs()
+    if path is not None:
+        gateway.reloader = Reloader(gateway, path, load, check)
+    if not settings.backends:
+        logger.warning(
+            "no backends: requests are answered with 503 until there is one. Name them in the "
+            "settings (backends), on the command line (--backend URL), or add them with POST "
+            "/admin/v1/backends"
+        )
+    _spare_the_collector()
+    _renew_on_hangup(gateway)
+    listener = Listener(_config(gateway), gateway)
+    listener.run(sockets)
+    return listener.exit_code
+
+
+def _config(gateway: Gateway) -> uvicorn.Config:
+    server = gateway.settings.server
     http: Any = GatewayProtocol if server.parser == "httptools" else "h11"
     keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
-    config = uvicorn.Config(
+    return uvicorn.Config(
         gateway,
-        host=server.host,
-        port=server.port,
         http=http,
         ws="none",
         loop="uvloop",
@@ -51,44 +88,23 @@ def serve(settings: Settings) -> int:
         server_header=False,
         date_header=False,
         timeout_keep_alive=keep_alive,
-        timeout_graceful_shutdown=math.ceil(server.drain),
     )
-    _spare_the_collector()
-    # uvicorn takes the signal over while it runs, and raises it once more when it has ended.
-    signal.signal(signal.SIGTERM, _ended)
-    _reopen_on_hangup(gateway)
-    _Server(config, gateway).run()
-    return 0
-
-
-class _Server(uvicorn.Server):
-    """Tells the gateway of a signal to stop when it comes, not when everything has ended."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:
-            self.force_exit = True  # asked twice
-        self._gateway.stop_soon()
-        super().handle_exit(sig, frame)
 
 
 def _ended(number: int, frame: FrameType | None) -> NoReturn:
-    """Being told to stop is no failure."""
     raise SystemExit(0)
 
 
-def _reopen_on_hangup(gateway: Gateway) -> None:
-    """SIGHUP is what log rotation sends."""
+def _renew_on_hangup(gateway: Gateway) -> None:
+    """SIGHUP is what log rotation sends, and what people send who have edited the settings."""
 
-    def reopen(number: int, frame: FrameType | None) -> None:
+    def renew(number: int, frame: FrameType | None) -> None:
         for log in gateway.logs:
             log.reopen()
+        if gateway.reloader is not None:
+            gateway.reloader.ask()
 
-    if gateway.logs:
-        signal.signal(signal.SIGHUP, reopen)
+    signal.signal(signal.SIGHUP, renew)
 
 
 def _spare_the_collector() -> None:
@@ -97,10 +113,3 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 50, 1_000)
-
-
-def _raise_descriptor_limit() -> None:
-    """Each stream takes two descriptors; the usual soft limit of 1024 is 500 streams."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

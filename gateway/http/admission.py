@@ -18,7 +18,8 @@ from gateway.http.spill import spill_cause
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.pool import NO_BACKEND_RETRY_AFTER, Pool
-from gateway.scheduling.ticket import RefusalReason, Refused, Ticket
+from gateway.scheduling.ticket import Refusal, RefusalReason, Refused, Ticket
+from gateway.scheduling.waiting import MIN_RETRY_AFTER
 from gateway.types import NO_MATCH, Clock, Reason
 from policies.base import RouteRequest
 
@@ -186,16 +187,23 @@ def no_backend(message: str = "No backend that serves this model is available.")
     )
 
 
+def shutting_down() -> RequestError:
+    """Of a request that cannot be waited for any longer."""
+    return _overloaded(Refused(Refusal(RefusalReason.SHUTTING_DOWN, MIN_RETRY_AFTER)))
+
+
 def _overloaded(refused: Refused) -> RequestError:
     reason = refused.reason
     if reason is RefusalReason.ROUTING_FAILED:
         return InternalFailure("The routing policy failed on this request.")
-    return Overloaded(
+    error = Overloaded(
         _REFUSALS[reason],
         status=refused.status,
         code=reason.value,
         retry_after=math.ceil(refused.retry_after),
     )
+    error.close = reason is RefusalReason.SHUTTING_DOWN
+    return error
 
 
 _REFUSALS = {

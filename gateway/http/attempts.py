@@ -40,7 +40,7 @@ class Attempts:
         self.reconfigure(retries, timeouts)
 
     def reconfigure(self, retries: Retries, timeouts: Timeouts) -> None:
-        """Go by other settings from the next request on."""
+        """Go by other settings from the next request on. What is left of the budget stays."""
         self._retries = retries
         self._budget.share = retries.budget
         self._limits = LimitTable(timeouts)

@@ -30,7 +30,7 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 class Dispatcher:
     """Args:
     upstreams: by backend id; the composition root keeps it in step with the fleet.
-    response_headers: whether answers say which backend served them, and why.
+    response_headers: whether answers say which backend served them, and why; may be changed.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Dispatcher:
         self._verdicts = verdicts
         self._metrics = metrics
         self._clock = clock
-        self._response_headers = response_headers
+        self.response_headers = response_headers
 
     async def send(
         self, context: RequestContext, lease: Lease, *, may_retry: bool
@@ -154,7 +154,7 @@ class Dispatcher:
         headers, record = context.headers, context.record
         request_id = headers.request_id if headers is not None else b""
         added = [(b"x-request-id", request_id or record.id.encode())]
-        if self._response_headers and record.reason is not None:
+        if self.response_headers and record.reason is not None:
             added += (
                 (b"x-prefixgate-backend", record.backend.encode()),
                 (b"x-prefixgate-decision", record.reason.encode()),

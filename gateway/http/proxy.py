@@ -17,7 +17,7 @@ from itertools import count
 
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
-from gateway.http.admission import Admission, no_backend
+from gateway.http.admission import Admission, no_backend, shutting_down
 from gateway.http.attempts import Attempts
 from gateway.http.body import read_body
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
@@ -40,6 +40,10 @@ logger = logging.getLogger("prefixgate.proxy")
 class Proxy:
     """Args:
     observe: takes the record of each request once it has ended.
+
+    Attributes:
+        settings: may be replaced; requests that begin later keep to them.
+        live: requests under way, by id.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Proxy:
         observe: Callable[[RequestRecord], None],
         clock: Clock,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._fleet = fleet
         self._pools = pools
         self._facts = facts
@@ -66,7 +70,6 @@ class Proxy:
         self._dispatcher = dispatcher
         self._observe = observe
         self._clock = clock
-        self._log_chains = settings.log.chains
         # Engines use the id to tell requests apart: unique across replicas and restarts.
         self._id_prefix = os.urandom(6).hex()
         self._ids = count(1)
@@ -96,10 +99,7 @@ class Proxy:
             record.outcome = Outcome.CANCELLED
         except asyncio.CancelledError:
             # The server waits no longer for what is under way.
-            record.outcome = Outcome.REJECTED
-            if context.relay is not None:
-                context.relay.cancel()
-            raise
+            self._cut_short(context)
         except Exception:
             logger.exception("request %s failed inside the gateway", record.id)
             record.outcome = Outcome.INTERNAL_ERROR
@@ -113,7 +113,7 @@ class Proxy:
         record = context.record
         headers = context.headers = self.headers(context.scope["headers"])
         body = context.body = await read_body(
-            context.client, context.scope["headers"], receive, self._settings.server
+            context.client, context.scope["headers"], receive, self.settings.server
         )
         context.client.watch()
         if not takes(context.scope["method"], context.scope["path"]):
@@ -128,7 +128,7 @@ class Proxy:
         record.keyed = bool(request.chain)
         record.tenant = request.tenant
         record.session = request.session or ""
-        if self._log_chains:
+        if self.settings.log.chains:
             record.chain = request.chain
         pool = self.pool(prompt.model)
         request = context.request = self._facts.appraise(facts, pool)
@@ -164,7 +164,7 @@ class Proxy:
 
     def ping_silent(self) -> None:
         """Send comments into the streams that are silent; called every `TICK` seconds."""
-        limit = self._settings.server.stream_ping
+        limit = self.settings.server.stream_ping
         if limit is None:
             return
         for context in tuple(self.live.values()):
@@ -184,6 +184,19 @@ class Proxy:
                 lease.first_token()
 
     # ends
+
+    def _cut_short(self, context: RequestContext) -> None:
+        """End what cannot wait for its own end, so that it cannot look complete."""
+        error, relay = shutting_down(), context.relay
+        if relay is not None:
+            relay.cut_short(error)
+            context.opened = relay.opened
+            if relay.scanner is not None and relay.scanner.done:
+                return
+            if relay.started:
+                context.record.outcome = error.outcome
+                return
+        self._refuse(context, error)
 
     def _refuse(self, context: RequestContext, error: RequestError) -> None:
         record = context.record

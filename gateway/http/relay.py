@@ -21,6 +21,7 @@ from gateway.fleet.upstream import TICK, FailureKind, Headers, UpstreamFailure
 from gateway.http.client import Client
 from gateway.http.dialects.base import Dialect, Usage
 from gateway.http.dialects.errors import error_message
+from gateway.http.errors import RequestError
 from gateway.http.failures import (
     BROKEN,
     BUSY,
@@ -190,6 +191,30 @@ class Relay:
         if self._carrier is not None:
             self._carrier.abort()
         self._settle()
+
+    @property
+    def started(self) -> bool:
+        """The client has a part of the answer."""
+        return self._client.started and not self.opened
+
+    def cut_short(self, error: RequestError) -> None:
+        """End the exchange, and the answer if it has begun. Else whoever waits for it answers."""
+        if self._carrier is not None:
+            self._carrier.abort()
+        scanner, client = self.scanner, self._client
+        if scanner is not None and scanner.done:
+            client.end()  # all that mattered is out
+        elif self.started:
+            if scanner is not None and scanner.at_boundary and self._plain():
+                client.write(
+                    self._dialect.error_event(
+                        error.status, str(error), type=error.type, code=error.code
+                    )
+                )
+                client.end()
+            else:
+                client.abort()
+        client.source = None
 
     def ping(self, limit: float) -> None:
         """Called every `TICK` seconds: send a comment after `limit` seconds of silence."""

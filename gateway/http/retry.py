@@ -11,7 +11,7 @@ class RetryBudget:
     be sent elsewhere, which a share of 0.2 has earned after 3 s of traffic.
 
     Args:
-        share: retries per request, in the long run.
+        share: retries per request, in the long run; may be changed.
     """
 
     FIRST = 20.0

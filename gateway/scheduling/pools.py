@@ -23,6 +23,7 @@ class Pools:
         self._scheduling = scheduling
         self._clock = clock
         self._pools: dict[str, Pool] = {}
+        self._closed = False
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
@@ -68,6 +69,8 @@ class Pools:
             if pool is None:
                 pool = Pool(model, Role.UNIFIED, self._policy, self._scheduling, self._clock)
                 self._pools[model] = pool
+                if self._closed:
+                    pool.close()
             pool.set_backends(loads, avoided.get(model, ()) if avoided else ())
         for model in self._pools.keys() - serving.keys():
             pool = self._pools[model]
@@ -81,5 +84,6 @@ class Pools:
 
     def close(self) -> None:
         """Refuse everything that waits, and whatever comes later."""
+        self._closed = True
         for pool in self._pools.values():
             pool.close()

@@ -61,6 +61,7 @@ SERVICE = _object(
         },
         "networks": NAMES,
         "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]},
+        "stop_grace_period": DURATION,
         "ulimits": _map({"type": "integer", "minimum": 1}),
         "healthcheck": HEALTHCHECK,
         "depends_on": _map(DEPENDENCY),

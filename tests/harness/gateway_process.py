@@ -110,9 +110,11 @@ class GatewayProcess:
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        server = {"host": "127.0.0.1", "port": self.port} | settings.get("server", {})
+        # Nothing here needs time to notice that a gateway is about to end.
+        server = {"host": "127.0.0.1", "port": self.port, "shutdown_delay": 0.0}
+        server |= settings.get("server", {})
         directory.mkdir(parents=True, exist_ok=True)
-        config = directory / f"gateway-{self.port}.yaml"
+        self.config_path = config = directory / f"gateway-{self.port}.yaml"
         config.write_text(yaml.safe_dump({**settings, "server": server}))
         self.log_path = directory / f"gateway-{self.port}.log"
         with self.log_path.open("wb") as log:
@@ -158,6 +160,20 @@ class GatewayProcess:
     @property
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self, timeout: float = STOP_SECONDS) -> int:
+        """Wait for its end, without asking for it.
+
+        Returns:
+            Its exit code; minus a signal's number if that killed it.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        return self._process.wait(timeout)
 
     def stop(self) -> int:
         """Ask it to end.

@@ -1,0 +1,141 @@
+"""The listening socket, and how it stops: notice, drain, end.
+
+signal ─► not ready, all is served ─► no new connections, ─► what is left is cut short
+          for `shutdown_delay`         nothing waits, `drain`    (a second signal: at once)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator
+from types import FrameType
+
+import uvicorn
+
+from gateway.app import Gateway
+
+logger = logging.getLogger("prefixgate")
+
+BACKLOG = 2048
+TICK = 0.05
+FLUSH_SECONDS = 1.0
+"""How long the ends of answers that were cut short may take to be read."""
+FORCED_SECONDS = 5
+"""After a second signal the process is gone by then, whatever keeps it."""
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the message says which one and why."""
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to every address of a host, not yet listening.
+
+    Raises:
+        CannotListen: one of them is in use or not ours.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if port == 0 and len(sockets) > 1:  # the same free port for all
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
+            sock.bind(address)
+            # Whether it is in use may show only here.
+            sock.listen(BACKLOG)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise CannotListen(
+            f"cannot listen on {host} port {port}: {error.strerror or error} "
+            "(server.host, server.port)"
+        ) from None
+    return sockets
+
+
+class Listener(uvicorn.Server):
+    """Attributes:
+    exit_code: 0 when a signal to stop was obeyed in peace, else as shells say it: 128 and the
+        signal's number.
+    """
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self.exit_code = 0
+        self._gateway = gateway
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._gateway.stopping = True
+        if self.should_exit:
+            self.force_exit = True
+            signal.alarm(FORCED_SECONDS)
+        if self.force_exit or sig == signal.SIGINT:
+            self.exit_code = 128 + sig
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        # uvicorn would raise the signal once more at the end, and end the process by it.
+        before = {
+            each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            host, port = sock.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            logger.info("listening on http://%s:%d, process %d", shown, port, os.getpid())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        settings, state = self._gateway.settings.server, self.server_state
+        logger.info("stopping: not ready, serving for another %g s", settings.shutdown_delay)
+        await self._until(lambda: False, settings.shutdown_delay)
+        for server in self.servers:
+            server.close()
+        self._gateway.pools.close()
+        for connection in tuple(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            logger.info("stopping: %d requests may take %g s", len(state.tasks), settings.drain)
+        await self._until(lambda: not state.tasks and not state.connections, settings.drain)
+        if state.tasks:
+            logger.warning("stopping: %d requests are cut short", len(state.tasks))
+        for task in tuple(state.tasks):
+            task.cancel()
+        await self._until(
+            lambda: not state.tasks and not state.connections, FLUSH_SECONDS, forced=True
+        )
+        for connection in tuple(state.connections):
+            connection.transport.abort()
+        await self.lifespan.shutdown()
+        logger.info("stopped")
+
+    async def _until(
+        self, done: Callable[[], bool], seconds: float, *, forced: bool = False
+    ) -> None:
+        """Wait for something, for so long at most.
+
+        Args:
+            forced: a second signal does not end the wait.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not done() and (forced or not self.force_exit) and loop.time() < end:  # noqa: ASYNC110
+            # Connections and tasks are uvicorn's, which looks at them the same way.
+            await asyncio.sleep(min(TICK, max(0.0, end - loop.time())))
