@@ -31,6 +31,7 @@ from gateway.fleet.upstream import TICK, Upstream
 from gateway.http.admission import Admission
 from gateway.http.attempts import Attempts
 from gateway.http.client import Receive, Scope, Send
+from gateway.http.closing import closing
 from gateway.http.decisions import DecisionLog, explained
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
@@ -42,6 +43,7 @@ from gateway.http.verdicts import Verdicts
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
+from gateway.reload import Reloader
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.scheduling.reported import Reports
@@ -73,8 +75,15 @@ RECLAIMED = 500
 class Gateway:
     """One gateway process without its listening socket: an ASGI application.
 
+    Making one touches nothing outside it, so that settings can be tried by making one with them.
+
     Args:
         clock: seconds, monotonic.
+
+    Attributes:
+        settings: those that hold now.
+        stopping: a signal to stop has come.
+        reloader: loads the settings anew; None where they come from no file.
 
     Raises:
         ConfigError: the policy, its parameters or a backend's address is wrong.
@@ -84,6 +93,7 @@ class Gateway:
         self.settings = settings
         self.clock = clock
         self.stopping = False
+        self.reloader: Reloader | None = None
         self.instance = os.urandom(8).hex()
         """Names this process on its own pages."""
         self.scale = BlockScale()
@@ -116,7 +126,7 @@ class Gateway:
             clock=clock,
         )
         verdicts = Verdicts(self.fleet, self.metrics)
-        dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             fleet=self.fleet,
             upstreams=self.upstreams,
             index=self.index,
@@ -135,7 +145,7 @@ class Gateway:
         )
         self.attempts = Attempts(
             admission=admission,
-            dispatcher=dispatcher,
+            dispatcher=self.dispatcher,
             verdicts=verdicts,
             metrics=self.metrics,
             retries=settings.retries,
@@ -149,21 +159,23 @@ class Gateway:
             learning=self.learning,
             admission=admission,
             attempts=self.attempts,
-            dispatcher=dispatcher,
+            dispatcher=self.dispatcher,
             observe=self._observe,
             clock=clock,
         )
-        self._prober = Prober(self.fleet, settings.health, instance=self.instance)
+        self.prober = Prober(self.fleet, settings.health, instance=self.instance)
         reports = Reports(self.loads, clock, self.metrics.load_failed)
-        self._poller = LoadPoller(self.fleet, settings.health, reports, clock)
+        self.poller = LoadPoller(self.fleet, settings.health, reports, clock)
         self._ticker: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.admin = admin_app(GatewayControl(self), settings.admin)
         self._starlette = self._control_plane()
         self.fleet.on_change(self._backend_changed)
         self.fleet.on_restart(self._backend_restarted)
         self.reconciler.offer(Source.CONFIG, settings.backends)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.stopping:
+            send = closing(scope, send)
         if scope["type"] == "http" and not is_control_path(scope["path"]):
             await self.proxy(scope, receive, send)
         else:
@@ -180,45 +192,47 @@ class Gateway:
         """Those that are kept."""
         return [log for log in (self.access, self.decisions) if log is not None]
 
-    def stop_soon(self) -> None:
-        """Begin to stop: not ready any more, what waits is refused, what is under way goes on.
-
-        Safe in a signal handler.
+    def open_logs(self) -> None:
+        """Raises:
+        ConfigError: a file cannot be written.
         """
-        self.stopping = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.pools.close)
+        for option, log in (("access", self.access), ("decisions", self.decisions)):
+            if log is not None:
+                try:
+                    log.open()
+                except OSError as error:
+                    raise _unwritable(option, log.path, error) from None
 
     def _control_plane(self) -> Starlette:
         ops = Ops(self.fleet, self.page, lambda: self.stopping, self.instance)
-        admin = admin_app(GatewayControl(self), self.settings.admin)
         return Starlette(
-            routes=[*ops.routes(), Mount("/admin", admin)],
+            routes=[*ops.routes(), Mount("/admin", self.admin)],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: _http_error},
         )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._loop = asyncio.get_running_loop()
-        self._ticker = self._loop.create_task(self._tick())
+        self._ticker = asyncio.create_task(self._tick())
         for log in self.logs:
             log.start()
         if self.settings.health.probes:
-            await self._prober.start()
-        await self._poller.start()
+            await self.prober.start()
+        await self.poller.start()
         self.feeds.start()
-        if not any(self.fleet) and not any(self.feeds):
-            logger.warning("there are no backends: nothing can be served until one is added")
+        if self.reloader is not None:
+            self.reloader.start()
         try:
             yield
         finally:
             self.stopping = True
             self.pools.close()
             self._ticker.cancel()
+            if self.reloader is not None:
+                await self.reloader.stop()
             await self.feeds.stop()
-            await self._prober.stop()
-            await self._poller.stop()
+            await self.prober.stop()
+            await self.poller.stop()
             for upstream in self.upstreams.values():
                 upstream.close()
             for log in self.logs:
@@ -286,6 +300,11 @@ class Gateway:
             )
 
     # the fleet's news
+
+    def restate_backends(self) -> None:
+        """Let all parts hear of every backend again: what is assumed of them has changed."""
+        for backend in self.fleet:
+            self._backend_changed(backend)
 
     def _backend_changed(self, backend: Backend) -> None:
         """Keep connections, ledger, index, counters and pools in step with one backend."""
@@ -380,7 +399,11 @@ def _log(kind: Callable[[str], L], option: str, path: str | None) -> L | None:
     try:
         return kind(path)
     except OSError as error:
-        raise ConfigError(f"log.{option}: {path} cannot be written: {error.strerror}") from None
+        raise _unwritable(option, path, error) from None
+
+
+def _unwritable(option: str, path: str, error: OSError) -> ConfigError:
+    return ConfigError(f"log.{option}: {path} cannot be written: {error.strerror}")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

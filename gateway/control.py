@@ -15,6 +15,7 @@ from gateway.admin.views import (
     IndexView,
     PolicyView,
     PoolView,
+    ReloadView,
     RequestView,
 )
 from gateway.config import BackendConfig, ConfigError, PolicyConfig, Scheduling, Settings
@@ -91,13 +92,16 @@ class GatewayControl:
     def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
         gateway = self._gateway
         gateway.pools.policy = gateway.recorded(build(policy.name, policy.params))
+        gateway.settings = msgspec.structs.replace(gateway.settings, policy=self.policy())
         return self.policy()
 
     def scheduling(self) -> Scheduling:
         return self._gateway.pools.scheduling
 
     def set_scheduling(self, scheduling: Scheduling) -> None:
-        self._gateway.pools.scheduling = scheduling
+        gateway = self._gateway
+        gateway.pools.scheduling = scheduling
+        gateway.settings = msgspec.structs.replace(gateway.settings, scheduling=scheduling)
 
     def explain(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -154,7 +158,19 @@ class GatewayControl:
         ]
 
     def settings(self) -> Settings:
-        return self._gateway.settings
+        gateway = self._gateway
+        return msgspec.structs.replace(
+            gateway.settings,
+            policy=self.policy(),
+            backends=[backend.config for backend in gateway.fleet],
+        )
+
+    async def reload(self) -> ReloadView:
+        reloader = self._gateway.reloader
+        if reloader is None:
+            raise ConfigError("there is no config file to load: the gateway was started without")
+        reloaded = await reloader.reload()
+        return ReloadView(changed=reloaded.changed, needs_restart=reloaded.needs_restart)
 
     def _view(self, backend: Backend) -> BackendView:
         gateway = self._gateway

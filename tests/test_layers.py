@@ -15,6 +15,9 @@ LAYERS = {
     "gateway.control": 6,
     "gateway.explain": 6,
     "gateway.process": 6,
+    "gateway.descriptors": 6,
+    "gateway.listener": 6,
+    "gateway.reload": 6,
     "gateway.http": 5,
     "gateway.admin": 5,
     "gateway.disagg": 4,
@@ -26,6 +29,7 @@ LAYERS = {
     "gateway.telemetry": 1,
     "gateway.allowed": 1,
     "gateway.config": 1,
+    "gateway.document": 1,
     "gateway.types": 1,
     "gateway.version": 1,
 }

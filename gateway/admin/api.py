@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from gateway.admin.auth import Auth
 from gateway.admin.control import Control
@@ -24,7 +23,7 @@ MAX_BODY = 64 * 1024 * 1024
 """As large as the requests that are to be explained."""
 
 
-def admin_app(control: Control, settings: Admin) -> ASGIApp:
+def admin_app(control: Control, settings: Admin) -> Auth:
     """The admin API, to be mounted at `operations.MOUNT`.
 
     Raises:
@@ -46,7 +45,8 @@ def _route(path: str, methods: Mapping[str, Operation]) -> Route:
         body = None
         if operation.body is not None:
             body = await _body(request, operation)
-        status, answer = operation.handler(request.path_params, body)
+        handled = operation.handler(request.path_params, body)
+        status, answer = handled if isinstance(handled, tuple) else await handled
         if answer is None:
             return Response(status_code=status)
         return Response(

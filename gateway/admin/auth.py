@@ -37,9 +37,17 @@ class Auth:
     """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self.reconfigure(token)
+
+    def reconfigure(self, token: str | None) -> None:
+        """Ask for another token from now on, or for none.
+
+        Raises:
+            ConfigError: it is empty.
+        """
         if token is not None and not token.strip():
             raise ConfigError("admin: token: is empty, expected a secret or none", field="token")
-        self._app = app
         self._token = token.strip().encode() if token is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

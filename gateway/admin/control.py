@@ -12,6 +12,7 @@ from gateway.admin.views import (
     IndexView,
     PolicyView,
     PoolView,
+    ReloadView,
     RequestView,
 )
 from gateway.config import BackendConfig, PolicyConfig, Scheduling, Settings
@@ -73,4 +74,7 @@ class Control(Protocol):
         """Those under way, the oldest first."""
 
     def settings(self) -> Settings:
-        """As read at the start. The admin API takes the secrets out before it shows them."""
+        """Those that hold now. The admin API takes the secrets out before it shows them."""
+
+    async def reload(self) -> ReloadView:
+        """Load the config file anew. The one call that waits for something."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,15 @@ import msgspec
 from gateway.admin.views import ErrorView
 
 Json = dict[str, Any]
-Handler = Callable[[Mapping[str, str], Any], tuple[int, Any]]
+Answer = tuple[int, Any]
+Handler = Callable[[Mapping[str, str], Any], Answer | Awaitable[Answer]]
 """Takes path parameters and the converted body; gives the status and what to answer."""
 
 API_VERSION = "1"
 
 _SCHEMA = "#/components/schemas/{name}"
 _ERRORS = {
-    400: "The body, or a value in it, is wrong.",
+    400: "The body, the config file, or a value in it, is wrong.",
     401: "The token is missing or wrong.",
     403: "No token is configured and the client is not one of this machine's own.",
     404: "There is no such backend.",
@@ -38,6 +39,7 @@ class Operation:
         body_optional: an absent body means an empty object.
         partial: the body is a part of its type; it is checked, and handed over as it came.
         backend: takes a backend's id, which may be unknown.
+        refusable: may be wrong although it takes no body.
     """
 
     method: str
@@ -50,6 +52,7 @@ class Operation:
     body_optional: bool = False
     partial: bool = False
     backend: bool = False
+    refusable: bool = False
 
     @property
     def errors(self) -> list[int]:
@@ -57,6 +60,8 @@ class Operation:
         statuses = {401, 403, 500}
         if self.body is not None:
             statuses |= {400, 413}
+        if self.refusable:
+            statuses.add(400)
         if self.backend:
             statuses.add(404)
         return sorted(statuses)

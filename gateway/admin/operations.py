@@ -19,6 +19,7 @@ from gateway.admin.views import (
     IndexView,
     PolicyView,
     PoolView,
+    ReloadView,
     RequestView,
 )
 from gateway.config import BackendConfig, PolicyConfig, Scheduling, Settings, changed
@@ -200,9 +201,18 @@ class AdminApi:
                 "GET",
                 "/v1/config",
                 "getConfig",
-                "The settings as read at the start, without the secrets.",
+                "The settings that hold now, without the secrets.",
                 self.get_config,
                 {200: Settings},
+            ),
+            Operation(
+                "POST",
+                "/v1/config/reload",
+                "reloadConfig",
+                "Load the config file anew. When something in it is wrong, nothing changes.",
+                self.reload_config,
+                {200: ReloadView},
+                refusable=True,
             ),
             Operation(
                 "GET",
@@ -276,6 +286,9 @@ class AdminApi:
 
     def get_config(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, redacted(msgspec.to_builtins(self._control.settings()))
+
+    async def reload_config(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, await self._control.reload()
 
     def get_openapi(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, document(self.operations(), MOUNT)

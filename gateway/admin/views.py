@@ -287,6 +287,15 @@ class HoldingView(View, frozen=True):
     tokens: float
 
 
+class ReloadView(View, frozen=True):
+    """What loading the config file anew did. Options by their dotted names."""
+
+    changed: list[str]
+    """Have changed in the file since it was last loaded, and hold now."""
+    needs_restart: list[str]
+    """Are not as the file says until the gateway is started anew."""
+
+
 class IndexView(View, frozen=True):
     """The prefix index. `held_blocks` and `dead_blocks` together stay within `max_blocks`."""
 

@@ -189,10 +189,11 @@ def id_of(address: Address) -> str:
 
 def check_models(models: list[str] | None) -> None:
     """Raises:
-    ConfigError: a list that names nothing, or an empty name in it.
+    ConfigError: a list that names nothing, or a name in it that is empty or cannot be printed.
     """
-    if models is not None and (not models or "" in models):
+    if models is not None and not (models and all(name and name.isprintable() for name in models)):
         raise ConfigError(
-            f"backend models: got {models!r}, expected at least one name, or null to ask it",
+            f"backend models: got {models!r}, expected at least one name, of characters that can be"
+            " printed, or null to ask it",
             field="models",
         )

@@ -34,7 +34,7 @@ class Prober:
         instance: what this gateway's own model list says of the process that answers.
 
     Attributes:
-        settings: may be set at any time; the next probes go by them.
+        settings: changed by `reconfigure`.
     """
 
     def __init__(
@@ -73,6 +73,13 @@ class Prober:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+
+    def reconfigure(self, settings: Health) -> None:
+        """Keep to other settings from now on, beginning with a round."""
+        self.settings = settings
+        if self._rounds is not None:
+            self._rounds.cancel()
+            self._rounds = asyncio.create_task(self._go_round())
 
     async def settle(self, *backends: Backend) -> None:
         """Wait until no probe of these backends, or of any if none is named, is under way."""

@@ -69,10 +69,8 @@ class PrefixIndex:
     """
 
     def __init__(self, scale: BlockScale, max_blocks: int) -> None:
-        if max_blocks < 1:
-            raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
         self._scale = scale
-        self._max_blocks = max_blocks
+        self.set_max_blocks(max_blocks)
         self._tree = Tree()
         self._backends: dict[str, Holder] = {}
         self._dead: deque[Holder] = deque()
@@ -82,6 +80,16 @@ class PrefixIndex:
         self._blocks = 0
         self._evicted = 0
         self._bookings = 0
+
+    def set_max_blocks(self, max_blocks: int) -> None:
+        """Change the bound; what no longer fits is evicted with the next bookings.
+
+        Raises:
+            ValueError: below 1.
+        """
+        if max_blocks < 1:
+            raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
+        self._max_blocks = max_blocks
 
     def add_backend(self, id: str, capacity_tokens: float) -> None:
         """Start to track a backend; its cache is taken to be empty.

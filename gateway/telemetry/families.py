@@ -597,4 +597,27 @@ FAMILIES: tuple[Family, ...] = (
         "By how much the event loop ran its timers late.",
         lambda scrape: [((), scrape.metrics.loop_lag)],
     ),
+    Family(
+        "prefixgate_config_reloads_total",
+        "counter",
+        ("result",),
+        "Attempts to load the settings anew.",
+        lambda scrape: (
+            ((result,), count) for result, count in scrape.metrics.config_reloads.items()
+        ),
+    ),
+    Family(
+        "prefixgate_config_last_reload_successful",
+        "gauge",
+        (),
+        "1 unless the last attempt to load the settings anew was refused.",
+        lambda scrape: [((), float(scrape.metrics.config_is_current))],
+    ),
+    Family(
+        "prefixgate_config_last_success_timestamp_seconds",
+        "gauge",
+        (),
+        "When the settings were last loaded without error, since 1970.",
+        lambda scrape: [((), scrape.metrics.config_loaded)],
+    ),
 )

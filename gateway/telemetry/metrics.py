@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from gateway.telemetry.histogram import Histogram
@@ -12,6 +13,8 @@ OTHER = "other"
 """Label of what is not known here: models that nobody serves, backends that were removed."""
 UNNAMED = "none"
 """Model label of requests that name no model."""
+RELOADS = ("applied", "unchanged", "refused")
+"""What came of loading the settings anew."""
 MAX_MODELS = 256
 """Models with series of their own. What is served beyond that is counted under `OTHER`."""
 
@@ -129,6 +132,9 @@ class Metrics:
         cache_overestimate, cache_underestimate: how far, in tokens, the prediction lay above or
             below what the engine says was cached; exact ones are under.
         loop_lag: seconds by which the event loop ran a timer late.
+        config_reloads: attempts to load the settings anew, by result.
+        config_is_current: the last one was not refused.
+        config_loaded: when the settings were last loaded without error, seconds since 1970.
     """
 
     def __init__(self, serves: Callable[[str], bool]) -> None:
@@ -146,6 +152,18 @@ class Metrics:
         self.cache_overestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.cache_underestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.loop_lag = Histogram(LOOP_LAG_BOUNDS)
+        self.config_reloads = dict.fromkeys(RELOADS, 0)
+        self.config_is_current = True
+        self.config_loaded = time.time()
+
+    def config_reloaded(self, result: str) -> None:
+        """Args:
+        result: one of `RELOADS`.
+        """
+        self.config_reloads[result] += 1
+        self.config_is_current = result != "refused"
+        if self.config_is_current:
+            self.config_loaded = time.time()
 
     # the fleet's backends
 

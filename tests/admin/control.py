@@ -16,6 +16,7 @@ from gateway.admin.views import (
     MatchView,
     PolicyView,
     PoolView,
+    ReloadView,
     RequestView,
 )
 from gateway.config import (
@@ -210,3 +211,8 @@ class FakeControl:
 
     def settings(self) -> Settings:
         return self.config
+
+    async def reload(self) -> ReloadView:
+        if self.broken:
+            raise ConfigError("c.yaml:3: sever: unknown", field="sever")
+        return ReloadView(changed=["log.level"], needs_restart=["server.port"])

@@ -118,6 +118,7 @@ CALLS: list[tuple[str, str, Any, int]] = [
     ("GET", "/v1/queues", None, 200),
     ("GET", "/v1/requests", None, 200),
     ("GET", "/v1/config", None, 200),
+    ("POST", "/v1/config/reload", None, 200),
     ("GET", "/openapi.json", None, 200),
 ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,7 +114,25 @@ def ends_streams_that_take_too_long(site: Site) -> None:
     client.events(1)
     # The harness waits far less than the default allows.
     site.gw.stop()
-    assert client.answer().end is not End.FRAMED
+    answer = client.answer()
+    assert answer.end is End.FRAMED
+    assert answer.stream.errors[0]["error"]["code"] == "shutting_down"
+
+
+def serves_for_a_while(site: Site) -> None:
+    os.kill(site.gw.pid, signal.SIGTERM)
+    answer = site.gw.http.get("/ready")
+    assert (answer.status_code, answer.json()["status"]) == (503, "shutting down")
+    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
+
+
+def loads_what_changes(site: Site) -> None:
+    path = site.gw.config_path
+    path.write_text(path.read_text() + "log: {chains: true}\n")
+    site.gw.settles(
+        lambda metrics: metrics.total("prefixgate_config_reloads_total", result="applied") == 1
+    )
+    assert site.gw.admin("GET", "/config")["log"]["chains"] is True
 
 
 def insists_on_a_host(site: Site) -> None:

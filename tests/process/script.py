@@ -135,6 +135,7 @@ class Script:
         self.clients_leave()
         self.backends_go()
         self.a_list_is_out_of_date()
+        self.the_config_is_read_again()
         self.scrape()
 
     def everything_works(self) -> None:
@@ -333,6 +334,9 @@ class Script:
         assert self.scrape().total("prefixgate_discovery_failures_total") > 0
         self.listed.write_text(json.dumps({"backends": [{"url": self.dead.url}]}))
         self.gw.settles(lambda metrics: metrics.total("prefixgate_discovery_unreachable") == 1)
+
+    def the_config_is_read_again(self) -> None:
+        assert self.gw.admin("POST", "/config/reload") == {"changed": [], "needs_restart": []}
 
 
 def adds_up(metrics: Metrics, forgotten: float = 0.0) -> bool:

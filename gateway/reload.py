@@ -1,0 +1,318 @@
+"""Loading the settings anew while the gateway runs.
+
+What the file says is read and tried as a whole before anything changes. Then those options that
+have changed in the file since it was last loaded are set, all in one step of the event loop; what
+was changed through the admin API and not in the file stays. Streams, queues, index, counters and
+what was learnt are not touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from gateway.config import BackendConfig, ConfigError, Section, Settings
+from gateway.fleet.backend import Source
+from policies.registry import build
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+logger = logging.getLogger("prefixgate.reload")
+
+NEEDS_RESTART = frozenset(
+    {
+        *("server.host", "server.port", "server.parser", "server.keep_alive"),
+        *("log.access", "log.decisions"),
+    }
+)
+"""Options that hold for as long as the process runs."""
+
+WHOLE = frozenset({"backends", "policy"})
+"""Sections that change as one: their parts mean nothing by themselves."""
+
+Apply = Callable[["Gateway", Settings], None]
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What a reload did.
+
+    Attributes:
+        changed: options that have changed since the file was last loaded, and hold now.
+        needs_restart: options that are not as the file says until the gateway is started anew.
+    """
+
+    changed: list[str]
+    needs_restart: list[str]
+
+
+# what has changed
+
+
+def changes(before: Section, after: Section, above: str = "") -> list[str]:
+    """Dotted names of the options that differ."""
+    names: list[str] = []
+    for name in before.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        option = f"{above}{name}"
+        if old == new:
+            continue
+        if isinstance(old, Section) and type(old) is type(new) and option not in WHOLE:
+            names += changes(old, new, f"{option}.")
+        else:
+            names.append(option)
+    return names
+
+
+S = TypeVar("S", bound=Section)
+
+
+def taken_over(now: S, other: S, options: Collection[str], above: str = "") -> S:
+    """`now`, with some options as in `other`.
+
+    Raises:
+        ValueError: they do not go together with those that stay.
+    """
+    given: dict[str, Any] = {}
+    for name in now.__struct_fields__:
+        option = f"{above}{name}"
+        if option in options:
+            given[name] = getattr(other, name)
+        elif any(each.startswith(f"{option}.") for each in options):
+            inner = getattr(now, name), getattr(other, name)
+            given[name] = taken_over(*inner, options, f"{option}.")
+    return msgspec.structs.replace(now, **given)
+
+
+# how each section is put into force
+
+
+def _server(gateway: Gateway, settings: Settings) -> None:
+    gateway.dispatcher.response_headers = settings.server.response_headers
+
+
+def _policy(gateway: Gateway, settings: Settings) -> None:
+    gateway.pools.policy = gateway.recorded(build(settings.policy.name, settings.policy.params))
+
+
+def _scheduling(gateway: Gateway, settings: Settings) -> None:
+    gateway.pools.scheduling = settings.scheduling
+
+
+def _index(gateway: Gateway, settings: Settings) -> None:
+    gateway.index.set_max_blocks(settings.index.max_blocks)
+    gateway.restate_backends()
+
+
+def _health(gateway: Gateway, settings: Settings) -> None:
+    gateway.fleet.settings = settings.health
+    gateway.prober.reconfigure(settings.health)
+
+
+def _timeouts(gateway: Gateway, settings: Settings) -> None:
+    for upstream in gateway.upstreams.values():
+        upstream.timeouts = settings.timeouts
+
+
+def _retries(gateway: Gateway, settings: Settings) -> None:
+    gateway.attempts.reconfigure(settings.retries)
+
+
+def _admin(gateway: Gateway, settings: Settings) -> None:
+    gateway.admin.reconfigure(settings.admin.token)
+
+
+def _log(gateway: Gateway, settings: Settings) -> None:
+    logging.getLogger().setLevel(settings.log.level.upper())
+
+
+SECTIONS: Mapping[str, Apply] = {
+    "server": _server,
+    "policy": _policy,
+    "scheduling": _scheduling,
+    "index": _index,
+    "health": _health,
+    "timeouts": _timeouts,
+    "retries": _retries,
+    "admin": _admin,
+    "log": _log,
+}
+"""By section, what puts it into force; `offer` does it for the backends. They must not fail: the
+settings have been tried."""
+
+
+def offer(
+    gateway: Gateway, before: Mapping[str, BackendConfig], after: Mapping[str, BackendConfig]
+) -> None:
+    """Make the fleet follow the file's list of backends.
+
+    Backends of the admin API stay, those that it removed stay away until their entry changes, and
+    what it patched or drained stays so where the file says nothing new.
+
+    Args:
+        before, after: by backend id, what the file said when it was last loaded, and says now.
+    """
+    fleet = gateway.fleet
+    there = {backend.id: backend for backend in fleet}
+    for id in before.keys() - after.keys():
+        if id in there and there[id].source is Source.CONFIG:
+            fleet.remove(id)
+    for id, entry in after.items():
+        known = before.get(id)
+        if entry == known:
+            continue
+        if id not in there:
+            fleet.add(entry)
+            continue
+        said = known or BackendConfig(url=entry.url)
+        fleet.reconfigure(id, taken_over(there[id].config, entry, changes(said, entry)))
+
+
+class Reloader:
+    """Args:
+    gateway: the one that runs.
+    path: the config file, watched as `server.watch` says.
+    load: reads it, with the command line over it; raises ConfigError. Called in a thread.
+    attempt: makes a gateway of settings, to see whether they can work; raises ConfigError.
+        Called in a thread.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        path: Path,
+        load: Callable[[], Settings],
+        attempt: Callable[[Settings], Gateway],
+    ) -> None:
+        self._gateway = gateway
+        self._path = path
+        self._load = load
+        self._attempt = attempt
+        self._loaded = gateway.settings
+        self._backends = {backend.id: backend.config for backend in gateway.fleet}
+        self._one_at_a_time = asyncio.Lock()
+        self._asked = False
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._tried = self._seen = _digest(path)
+
+    def start(self) -> None:
+        """Begin to hear of `ask`, and to watch."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def ask(self) -> None:
+        """Have the file loaded soon, once however often this is called before. Safe in a signal
+        handler."""
+        self._asked = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def reload(self) -> Reloaded:
+        """Load the file now.
+
+        Raises:
+            ConfigError: it cannot be loaded; nothing has changed.
+        """
+        metrics = self._gateway.metrics
+        async with self._one_at_a_time:
+            try:
+                settings, candidate = await asyncio.to_thread(self._read)
+                reloaded = self._apply(settings, candidate)
+            except ConfigError as error:
+                logger.error("config not reloaded, everything stays as it was: %s", error)
+                metrics.config_reloaded("refused")
+                raise
+            except Exception:
+                logger.exception("config not reloaded: the gateway failed on it")
+                metrics.config_reloaded("refused")
+                raise
+        self._wake.set()  # how often to look may have changed
+        metrics.config_reloaded("applied" if reloaded.changed else "unchanged")
+        logger.info("config reloaded, changed: %s", ", ".join(reloaded.changed) or "nothing")
+        if reloaded.needs_restart:
+            logger.warning(
+                "config: needs a restart to be as the file says: %s",
+                ", ".join(reloaded.needs_restart),
+            )
+        return reloaded
+
+    # in a thread
+
+    def _read(self) -> tuple[Settings, Gateway]:
+        self._tried = _digest(self._path)
+        settings = self._load()
+        return settings, self._attempt(settings)
+
+    # on the event loop
+
+    def _apply(self, settings: Settings, candidate: Gateway) -> Reloaded:
+        gateway = self._gateway
+        if self._loaded.backends and not settings.backends:
+            raise ConfigError(
+                f"{self._path}: backends: is empty, and {len(self._loaded.backends)} were there; "
+                "remove backends that should go through the admin API, or name one at least",
+                field="backends",
+            )
+        changed = [
+            option for option in changes(self._loaded, settings) if option not in NEEDS_RESTART
+        ]
+        try:
+            after = taken_over(gateway.settings, settings, changed)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self._path}: with what was changed through the admin API: {error}"
+            ) from None
+        gateway.settings = gateway.proxy.settings = after
+        for section in dict.fromkeys(option.partition(".")[0] for option in changed):
+            if section in SECTIONS:
+                SECTIONS[section](gateway, after)
+        backends = {backend.id: backend.config for backend in candidate.fleet}
+        offer(gateway, self._backends, backends)
+        self._loaded, self._backends = settings, backends
+        return Reloaded(
+            changed, [name for name in changes(after, settings) if name in NEEDS_RESTART]
+        )
+
+    async def _run(self) -> None:
+        while True:
+            watch = self._gateway.settings.server.watch
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(watch):
+                    await self._wake.wait()
+            self._wake.clear()
+            # What is wrong has been said by then; the next change may be right.
+            with contextlib.suppress(Exception):
+                if self._asked:
+                    self._asked = False
+                    await self.reload()
+                elif watch is not None:
+                    await self._look()
+
+    async def _look(self) -> None:
+        """Load the file if it has changed, and not since the last look: it may be half written."""
+        seen, self._seen = self._seen, await asyncio.to_thread(_digest, self._path)
+        if self._seen == seen and seen != self._tried:
+            await self.reload()
+
+
+def _digest(path: Path) -> bytes | None:
+    """Of what is in a file now, whichever way it came there; None when it cannot be read."""
+    try:
+        return blake2b(path.read_bytes()).digest()
+    except OSError:
+        return None
