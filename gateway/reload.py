@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
@@ -196,7 +197,7 @@ class Reloader:
         self._load = load
         self._attempt = attempt
         self._loaded = gateway.settings
-        self._backends = {backend.id: backend.config for backend in gateway.fleet}
+        self._backends = _listed(gateway)
         self._one_at_a_time = asyncio.Lock()
         self._asked = False
         self._wake = asyncio.Event()
@@ -231,8 +232,7 @@ class Reloader:
         metrics = self._gateway.metrics
         async with self._one_at_a_time:
             try:
-                settings, candidate = await asyncio.to_thread(self._read)
-                reloaded = self._apply(settings, candidate)
+                reloaded = self._apply(*await asyncio.to_thread(self._read))
             except ConfigError as error:
                 logger.error("config not reloaded, everything stays as it was: %s", error)
                 metrics.config_reloaded("refused")
@@ -253,14 +253,24 @@ class Reloader:
 
     # in a thread
 
-    def _read(self) -> tuple[Settings, Gateway]:
+    def _read(self) -> tuple[Settings, dict[str, BackendConfig]]:
         self._tried = _digest(self._path)
         settings = self._load()
-        return settings, self._attempt(settings)
+        backends: dict[str, BackendConfig] = {}
+        refused: ConfigError | None = None
+        try:
+            backends = _listed(self._attempt(settings))
+        except ConfigError as error:
+            refused = error.with_traceback(None)  # its frames hold what was tried
+        # The parts of a gateway refer to each other, and the collector hardly ever looks by itself.
+        gc.collect(1)
+        if refused is not None:
+            raise refused
+        return settings, backends
 
     # on the event loop
 
-    def _apply(self, settings: Settings, candidate: Gateway) -> Reloaded:
+    def _apply(self, settings: Settings, backends: dict[str, BackendConfig]) -> Reloaded:
         gateway = self._gateway
         if self._loaded.backends and not settings.backends:
             raise ConfigError(
@@ -281,7 +291,6 @@ class Reloader:
         for section in dict.fromkeys(option.partition(".")[0] for option in changed):
             if section in SECTIONS:
                 SECTIONS[section](gateway, after)
-        backends = {backend.id: backend.config for backend in candidate.fleet}
         offer(gateway, self._backends, backends)
         self._loaded, self._backends = settings, backends
         return Reloaded(
@@ -308,6 +317,10 @@ class Reloader:
         seen, self._seen = self._seen, await asyncio.to_thread(_digest, self._path)
         if self._seen == seen and seen != self._tried:
             await self.reload()
+
+
+def _listed(gateway: Gateway) -> dict[str, BackendConfig]:
+    return {backend.id: backend.config for backend in gateway.fleet}
 
 
 def _digest(path: Path) -> bytes | None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -98,6 +98,7 @@ class GatewayProcess:
         directory: for the config file and the log.
         ready: wait until all backends of the config serve; otherwise until the process does.
         environment: on top of this process's own.
+        arguments: further ones of the command line.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class GatewayProcess:
         *,
         ready: bool = True,
         environment: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -119,7 +121,7 @@ class GatewayProcess:
         self.log_path = directory / f"gateway-{self.port}.log"
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config)],
+                [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), *arguments],
                 cwd=ROOT,
                 env={**os.environ, **(environment or {})},
                 stdout=log,

@@ -1,0 +1,144 @@
+"""What a reload changes: the options that differ, and of the backends what the file says anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.app import Gateway
+from gateway.config import BackendConfig, PolicyConfig, Scheduling, Section, Settings, changed
+from gateway.fleet.backend import BackendPatch, Source
+from gateway.reload import NEEDS_RESTART, SECTIONS, WHOLE, changes, offer, taken_over
+from gateway.types import Role
+
+BEFORE = Settings()
+
+
+def options(section: type[Section], above: str = "") -> set[str]:
+    found: set[str] = set()
+    for name in section.__struct_fields__:
+        default = getattr(section(), name)
+        if isinstance(default, Section):
+            found |= options(type(default), f"{above}{name}.")
+        else:
+            found.add(above + name)
+    return found
+
+
+def test_every_section_can_be_reloaded() -> None:
+    assert set(Settings.__struct_fields__) == SECTIONS.keys() | {"backends"}
+
+
+def test_what_needs_a_restart_are_options() -> None:
+    assert options(Settings) >= NEEDS_RESTART
+
+
+def test_changes_are_named_to_the_last_option() -> None:
+    after = changed(
+        BEFORE,
+        {
+            "server": {"port": 1},
+            "scheduling": {"prefill": {"max_wait": 1.0}, "tenants": {"weights": {"a": 2.0}}},
+        },
+    )
+    assert changes(BEFORE, after) == [
+        "server.port",
+        "scheduling.tenants.weights",
+        "scheduling.prefill.max_wait",
+    ]
+    assert changes(after, after) == []
+
+
+@pytest.mark.parametrize("section", sorted(WHOLE))
+def test_some_sections_change_as_one(section: str) -> None:
+    after = Settings(
+        backends=[BackendConfig(url="http://a")], policy=PolicyConfig(params={"omega": 0.5})
+    )
+    assert section in changes(BEFORE, after)
+
+
+def test_only_what_is_named_is_taken_over() -> None:
+    now = changed(BEFORE, {"scheduling": {"gate": 9.0, "decode": {"max_wait": 9.0}}})
+    other = changed(BEFORE, {"scheduling": {"gate": 1.0, "decode": {"max_waiting": 1}}})
+    after = taken_over(now, other, changes(BEFORE, other)).scheduling
+    assert (after.gate, after.decode.max_wait, after.decode.max_waiting) == (1.0, 9.0, 1)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    now = changed(Scheduling(), {"priorities": {"normal": 0.9}})
+    other = changed(Scheduling(), {"priorities": {"low": 0.5}})
+    with pytest.raises(ValueError, match="priorities: normal and low together"):
+        taken_over(now, other, ["priorities.low"])
+
+
+# backends
+
+A, B, C = (BackendConfig(url=f"http://{name}:1") for name in "abc")
+
+
+def listed(*entries: BackendConfig) -> dict[str, BackendConfig]:
+    fleet = Gateway(Settings(backends=list(entries))).fleet
+    return {backend.id: backend.config for backend in fleet}
+
+
+def urls(gateway: Gateway) -> list[str]:
+    return [backend.config.url for backend in gateway.fleet]
+
+
+def id_of(entry: BackendConfig) -> str:
+    [id] = listed(entry)
+    return id
+
+
+def test_the_fleet_follows_the_list() -> None:
+    gateway = Gateway(Settings(backends=[A, B]))
+    kept = gateway.fleet.get(id_of(B))
+    offer(gateway, listed(A, B), listed(B, C))
+    assert urls(gateway) == [B.url, C.url]
+    assert gateway.fleet.get(id_of(B)) is kept
+
+
+def test_the_same_address_in_another_spelling_is_the_same_backend() -> None:
+    gateway = Gateway(Settings(backends=[A]))
+    kept = gateway.fleet.get(id_of(A))
+    offer(gateway, listed(A), listed(BackendConfig(url="HTTP://A:1/")))
+    assert list(gateway.fleet) == [kept]
+
+
+def test_of_a_backend_only_what_the_file_says_anew_changes() -> None:
+    gateway = Gateway(Settings(backends=[A]))
+    id = id_of(A)
+    gateway.fleet.patch(id, BackendPatch(role=Role.DECODE, models=["patched"]))
+    gateway.fleet.drain(id)
+    offer(gateway, listed(A), listed(BackendConfig(url=A.url, capacity_tokens=5, models=["said"])))
+    backend = gateway.fleet.get(id)
+    assert (backend.role, backend.models, backend.capacity_tokens) == (Role.DECODE, ("said",), 5)
+    assert backend.draining
+    # Back to what is not said: detected again.
+    offer(gateway, listed(backend.config), listed(A))
+    assert gateway.fleet.get(id).config.models is None
+
+
+def test_backends_of_the_admin_api_stay() -> None:
+    gateway = Gateway(Settings(backends=[A]))
+    gateway.fleet.add(B, Source.ADMIN)
+    offer(gateway, listed(A, B), listed(A))
+    assert urls(gateway) == [A.url, B.url]
+
+
+def test_what_the_admin_api_removed_stays_away_until_its_entry_changes() -> None:
+    gateway = Gateway(Settings(backends=[A, B]))
+    gateway.fleet.remove(id_of(B))
+    offer(gateway, listed(A, B), listed(A, B))
+    assert urls(gateway) == [A.url]
+    offer(gateway, listed(A, B), listed(A))
+    assert urls(gateway) == [A.url]
+    offer(gateway, listed(A), listed(A, B))
+    assert urls(gateway) == [A.url, B.url]
+
+
+def test_a_backend_that_comes_back_is_another_one() -> None:
+    gateway = Gateway(Settings(backends=[A]))
+    gateway.fleet.drain(id_of(A))
+    offer(gateway, listed(A), {})
+    offer(gateway, {}, listed(A))
+    assert not gateway.fleet.get(id_of(A)).draining
