@@ -27,6 +27,7 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 ServicePort = Annotated[int, Meta(ge=1, le=65_535)]
 Hold = Annotated[float, Meta(ge=0, le=86_400)]
 KubernetesName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 
 
 class ConfigError(ValueError):
@@ -152,7 +153,7 @@ class PriorityShares(Section, frozen=True):
 class Tenants(Section, frozen=True):
     """Fairness by seconds of service, in which cached tokens are nearly free."""
 
-    header: str | None = None
+    header: HeaderName | None = None
     """Request header that names the tenant, where whoever sends it can be trusted. Without one,
     or when it is missing, the client's API key tells tenants apart."""
     quantum: Seconds = 1.0

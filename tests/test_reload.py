@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from gateway.app import Gateway
-from gateway.config import BackendConfig, PolicyConfig, Scheduling, Section, Settings, changed
+from gateway.config import (
+    BackendConfig,
+    ConfigError,
+    PolicyConfig,
+    Scheduling,
+    Section,
+    Settings,
+    changed,
+)
+from gateway.control import GatewayControl
 from gateway.fleet.backend import BackendPatch, Source
 from gateway.reload import NEEDS_RESTART, SECTIONS, WHOLE, changes, offer, taken_over
 from gateway.types import Role
@@ -142,3 +153,9 @@ def test_a_backend_that_comes_back_is_another_one() -> None:
     offer(gateway, listed(A), {})
     offer(gateway, {}, listed(A))
     assert not gateway.fleet.get(id_of(A)).draining
+
+
+def test_without_a_file_there_is_nothing_to_load() -> None:
+    control = GatewayControl(Gateway(Settings()))
+    with pytest.raises(ConfigError, match="no config file"):
+        asyncio.run(control.reload())

@@ -129,10 +129,7 @@ def serves_for_a_while(site: Site) -> None:
 def loads_what_changes(site: Site) -> None:
     path = site.gw.config_path
     path.write_text(path.read_text() + "log: {chains: true}\n")
-    site.gw.settles(
-        lambda metrics: metrics.total("prefixgate_config_reloads_total", result="applied") == 1
-    )
-    assert site.gw.admin("GET", "/config")["log"]["chains"] is True
+    site.gw.settles(lambda _: site.gw.admin("GET", "/config")["log"]["chains"])
 
 
 def insists_on_a_host(site: Site) -> None:
