@@ -15,8 +15,8 @@ def closing(scope: Scope, send: Send) -> Send:
 
     async def send_last(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), (b"connection", b"close")]
-            message = {**message, "headers": headers}
+            headers = [pair for pair in message.get("headers", ()) if pair[0] != b"connection"]
+            message = {**message, "headers": [*headers, (b"connection", b"close")]}
         await send(message)
 
     return send_last

@@ -70,7 +70,6 @@ class PrefixIndex:
 
     def __init__(self, scale: BlockScale, max_blocks: int) -> None:
         self._scale = scale
-        self.set_max_blocks(max_blocks)
         self._tree = Tree()
         self._backends: dict[str, Holder] = {}
         self._dead: deque[Holder] = deque()
@@ -80,16 +79,19 @@ class PrefixIndex:
         self._blocks = 0
         self._evicted = 0
         self._bookings = 0
+        self.set_max_blocks(max_blocks)
 
     def set_max_blocks(self, max_blocks: int) -> None:
-        """Change the bound; what no longer fits is evicted with the next bookings.
+        """Change the bound. To a lower one the index comes bit by bit, with each `reclaim`: all at
+        once would take too long.
 
         Raises:
             ValueError: below 1.
         """
         if max_blocks < 1:
             raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
-        self._max_blocks = max_blocks
+        self._bound = max_blocks
+        self._max_blocks = max(max_blocks, self._blocks)
 
     def add_backend(self, id: str, capacity_tokens: float) -> None:
         """Start to track a backend; its cache is taken to be empty.
@@ -251,13 +253,22 @@ class PrefixIndex:
                     self._release(holder, node, 0)
 
     def reclaim(self, records: int) -> None:
-        """Clear up to `records` records of removed and reset backends out of the tree."""
+        """Clear up to `records` records out of the tree: those of removed and reset backends, then
+        what is over a bound that was lowered."""
         while self._dead and records > 0:
             holder = self._dead[0]
             self._release(holder, holder.oldest().leaf, 0)
             records -= 1
             if not holder.touches:
                 self._dead.popleft()
+        while records > 0 and self._max_blocks > self._bound:
+            excess = max(self._blocks - self._bound, 0)
+            if excess:
+                leaf = next(iter(self._touches)).leaf
+                excess -= min(excess, leaf.end - leaf.start)
+            self._max_blocks = self._bound + excess
+            self._evict_oldest()
+            records -= 1
 
     def flush(self) -> None:
         """Begin a new epoch for every backend and drop the tree."""

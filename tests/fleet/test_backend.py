@@ -68,7 +68,7 @@ def test_patch_refuses(body: dict[str, object]) -> None:
         convert(body, BackendPatch, "body")
 
 
-@pytest.mark.parametrize("models", [[], [""], ["m", ""]])
+@pytest.mark.parametrize("models", [[], [""], ["m", ""], ["a\nb"], ["\x1b[2J"], ["\u202e"]])
 def test_models_must_have_names(models: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         backend(models=models)

@@ -28,3 +28,9 @@ def test_no_share_means_no_retry() -> None:
     budget = RetryBudget(0.0)
     budget.earn()
     assert not budget.spend()
+
+
+def test_without_a_share_what_was_left_is_not_spent() -> None:
+    budget = RetryBudget(1.0)
+    budget.share = 0.0
+    assert not budget.spend()

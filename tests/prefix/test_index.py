@@ -282,6 +282,28 @@ def test_m01_m05_the_bound_holds_throughout_a_burst_and_keeps_the_recent() -> No
     assert index.stats().evicted_blocks > 10_000
 
 
+def test_a_lower_bound_is_come_to_bit_by_bit() -> None:
+    index = make("a", max_blocks=1000)
+    for number in range(100):
+        index.confirm(index.book("a", SCALE.chain(b"m", bytes([number]) * 40)))
+    assert index.stats().held_blocks == 1000
+    index.set_max_blocks(95)
+    index.reclaim(10)
+    assert index.stats().held_blocks == 900
+    # What comes meanwhile takes the place of what is there.
+    last = SCALE.chain(b"m", bytes([200]) * 40)
+    index.confirm(index.book("a", last))
+    assert index.stats().held_blocks <= 900
+    for _ in range(10):
+        index.reclaim(10)
+    assert index.stats().held_blocks == 95
+    assert index.match(last).blocks == {"a": 10}
+    index.set_max_blocks(2000)
+    for number in range(30):
+        index.confirm(index.book("a", SCALE.chain(b"m", bytes([number]) * 40)))
+    assert index.stats().held_blocks == 395
+
+
 def test_the_dead_go_before_the_living() -> None:
     index = make("a", "b", max_blocks=100)
     learn(index, "b", "the oldest")

@@ -120,7 +120,7 @@ def is_refused(answer: Answer) -> None:
     assert (answer.status, answer.end) == (503, End.FRAMED)
     assert answer.json["error"]["code"] == "shutting_down"
     assert len(answer.all("retry-after")) == 1
-    assert answer.header("connection") == "close"
+    assert answer.all("connection") == ["close"]
 
 
 def ends_with_an_error(answer: Answer) -> None:
