@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import random
@@ -20,7 +21,7 @@ HOST = "127.0.0.1"
 _PORTS = range(20_000, 32_000)
 """Below what systems give to outgoing connections, so that none takes a port just found free."""
 _POLL = 0.05
-_GRACE = 5.0
+_GRACES = (0.5, 5.0)
 _TAIL = 15
 
 
@@ -79,12 +80,14 @@ class Service:
         self._signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Ask the process to end, then end its whole group by force."""
-        self.ask_to_stop()
+        """Ask the process to end, twice because a gateway gives its clients time after the first
+        signal; then end its whole group by force."""
         try:
-            self.process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            pass
+            for grace in _GRACES:
+                self.ask_to_stop()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(grace)
+                    break
         finally:
             self._signal(signal.SIGKILL)
             self.process.wait()

@@ -78,7 +78,7 @@ def test_children_of_a_process_go_with_it() -> None:
 
 
 def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtests.process._GRACE", 0.1)
+    monkeypatch.setattr("loadtests.process._GRACES", (0.1, 0.1))
     with Processes() as processes:
         service = processes.start("stubborn", [sys.executable, "-c", STUBBORN])
         wait_for(lambda: service.log.read_text() == "deaf\n")
