@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +22,7 @@ from gateway.config import (
 )
 from gateway.control import GatewayControl
 from gateway.fleet.backend import BackendPatch, Source
-from gateway.reload import NEEDS_RESTART, SECTIONS, WHOLE, changes, offer, taken_over
+from gateway.reload import NEEDS_RESTART, SECTIONS, WHOLE, Reloader, changes, offer, taken_over
 from gateway.types import Role
 
 BEFORE = Settings()
@@ -159,3 +163,44 @@ def test_without_a_file_there_is_nothing_to_load() -> None:
     control = GatewayControl(Gateway(Settings()))
     with pytest.raises(ConfigError, match="no config file"):
         asyncio.run(control.reload())
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_was_tried_is_gone_afterwards(tmp_path: Path, works: bool) -> None:
+    """Its parts refer to each other: without help they would wait for a full collection."""
+    tried: list[weakref.ref[Gateway]] = []
+
+    def attempt(settings: Settings) -> Gateway:
+        made = Gateway(settings)
+        tried.append(weakref.ref(made))
+        if not works:
+            raise ConfigError("no")
+        return made
+
+    async def reload() -> None:
+        reloader = Reloader(Gateway(BEFORE), tmp_path / "none", lambda: BEFORE, attempt)
+        with nullcontext() if works else pytest.raises(ConfigError):
+            await reloader.reload()
+
+    gc.disable()
+    try:
+        asyncio.run(reload())
+        assert [each() for each in tried] == [None]
+    finally:
+        gc.enable()
+
+
+def test_what_cannot_be_told_before_is_refused_in_full(tmp_path: Path) -> None:
+    """Whatever goes wrong while the file is read, the gateway goes on as it was."""
+    gateway = Gateway(BEFORE)
+
+    def load() -> Settings:
+        raise ZeroDivisionError
+
+    async def reload() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await Reloader(gateway, tmp_path / "none", load, Gateway).reload()
+
+    asyncio.run(reload())
+    assert gateway.settings is BEFORE
+    assert gateway.metrics.config_reloads["refused"] == 1

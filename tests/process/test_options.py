@@ -68,7 +68,7 @@ CASES = (
     Case("server.keep_alive", 0.9, effects.closes_idle_connections),
     Case("server.max_body", 4000, effects.refuses_large_bodies),
     Case("server.body_timeout", 0.3, effects.refuses_slow_bodies),
-    Case("server.shutdown_delay", 1.5, effects.serves_for_a_while),
+    Case("server.shutdown_delay", 4.0, effects.serves_for_a_while),
     Case("server.drain", 1.0, effects.ends_streams_that_take_too_long),
     Case("server.parser", "h11", effects.insists_on_a_host),
     Case("server.response_headers", False, effects.has_no_added_headers),

@@ -270,26 +270,6 @@ def test_streams_are_the_same_byte_for_byte_in_a_storm_of_reloads(
     assert "Traceback" not in gw.log
 
 
-def test_many_reloads_leave_nothing_behind(backend: FakeBackend, gateway: StartGateway) -> None:
-    gw = gateway([backend])
-    file = ConfigFile(gw)
-
-    def change(count: int) -> None:
-        for number in range(count):
-            file.set("scheduling.prefill_share", number % 9 / 10)
-            if number % 2:
-                file.set("policy.name", "magic")
-                file.refused()
-                del file.tree["policy"]
-            else:
-                file.reload()
-
-    change(100)
-    before = gw.rss()
-    change(300)
-    assert gw.rss() - before < 4 << 20
-
-
 # signals and the watched file
 
 

@@ -230,7 +230,7 @@ def test_an_engine_is_told_that_nobody_waits(scene: Callable[..., Scene], tmp_pa
 
 @both_parsers
 def test_L15_load_balancers_have_time_to_notice(scene: Callable[..., Scene], parser: str) -> None:
-    there = scene(shutdown_delay=1.5, parser=parser)
+    there = scene(shutdown_delay=3.0, parser=parser)
     gw = there.gw
     stream, queued, kept = there.streaming(), there.send(CHAT.stream()), gw.client()
     there.phase("queue")
@@ -259,7 +259,7 @@ def test_L15_load_balancers_have_time_to_notice(scene: Callable[..., Scene], par
 def test_new_requests_are_proxied_during_the_delay(
     scene: Callable[..., Scene], parser: str
 ) -> None:
-    there = scene(shutdown_delay=1.0, parser=parser)
+    there = scene(shutdown_delay=60.0, parser=parser)
     kept = there.gw.client()
     assert kept.exchange("/live", method="GET").status == 200
     there.gw.signal(signal.SIGTERM)
@@ -269,7 +269,8 @@ def test_new_requests_are_proxied_during_the_delay(
         assert answer.stream.done
         assert answer.header("connection") == "close"
         assert client.closed_by_peer()
-    assert there.gw.ended() == 0
+    there.gw.signal(signal.SIGTERM)
+    assert there.gw.ended() == 128 + signal.SIGTERM
 
 
 def test_nothing_under_way_is_no_reason_to_wait(scene: Callable[..., Scene]) -> None:
