@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator
 from types import FrameType
 
@@ -25,7 +26,7 @@ BACKLOG = 2048
 TICK = 0.05
 FLUSH_SECONDS = 1.0
 """How long the ends of answers that were cut short may take to be read."""
-FORCED_SECONDS = 5
+FORCED_SECONDS = 5.0
 """After a second signal the process is gone by then, whatever keeps it."""
 
 
@@ -34,7 +35,7 @@ class CannotListen(Exception):
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to every address of a host, not yet listening.
+    """Sockets that listen on every address of a host; port 0 is one free port.
 
     Raises:
         CannotListen: one of them is in use or not ours.
@@ -51,7 +52,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             if port == 0 and len(sockets) > 1:  # the same free port for all
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             sock.bind(address)
-            # Whether it is in use may show only here.
+            # That it is in use may show only here.
             sock.listen(BACKLOG)
     except OSError as error:
         for sock in sockets:
@@ -77,11 +78,20 @@ class Listener(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._gateway.stopping = True
         if self.should_exit:
-            self.force_exit = True
-            signal.alarm(FORCED_SECONDS)
-        if self.force_exit or sig == signal.SIGINT:
+            self._end_now(128 + sig)
+        elif sig == signal.SIGINT:
             self.exit_code = 128 + sig
         self.should_exit = True
+
+    def _end_now(self, code: int) -> None:
+        if self.force_exit:
+            return
+        self.force_exit = True
+        self.exit_code = code
+        # Not an alarm: the first process of a container would not hear it.
+        last = threading.Timer(FORCED_SECONDS, os._exit, (code,))
+        last.daemon = True
+        last.start()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -12,14 +12,15 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.config import BackendConfig, ConfigError, Section, Settings
+from gateway.changes import changes, taken_over
+from gateway.config import BackendConfig, ConfigError, Settings
 from gateway.fleet.backend import Source
 from policies.registry import build
 
@@ -36,9 +37,6 @@ NEEDS_RESTART = frozenset(
 )
 """Options that hold for as long as the process runs."""
 
-WHOLE = frozenset({"backends", "policy"})
-"""Sections that change as one: their parts mean nothing by themselves."""
-
 Apply = Callable[["Gateway", Settings], None]
 
 
@@ -52,47 +50,6 @@ class Reloaded(msgspec.Struct, frozen=True):
 
     changed: list[str]
     needs_restart: list[str]
-
-
-# what has changed
-
-
-def changes(before: Section, after: Section, above: str = "") -> list[str]:
-    """Dotted names of the options that differ."""
-    names: list[str] = []
-    for name in before.__struct_fields__:
-        old, new = getattr(before, name), getattr(after, name)
-        option = f"{above}{name}"
-        if old == new:
-            continue
-        if isinstance(old, Section) and type(old) is type(new) and option not in WHOLE:
-            names += changes(old, new, f"{option}.")
-        else:
-            names.append(option)
-    return names
-
-
-S = TypeVar("S", bound=Section)
-
-
-def taken_over(now: S, other: S, options: Collection[str], above: str = "") -> S:
-    """`now`, with some options as in `other`.
-
-    Raises:
-        ValueError: they do not go together with those that stay.
-    """
-    given: dict[str, Any] = {}
-    for name in now.__struct_fields__:
-        option = f"{above}{name}"
-        if option in options:
-            given[name] = getattr(other, name)
-        elif any(each.startswith(f"{option}.") for each in options):
-            inner = getattr(now, name), getattr(other, name)
-            given[name] = taken_over(*inner, options, f"{option}.")
-    return msgspec.structs.replace(now, **given)
-
-
-# how each section is put into force
 
 
 def _server(gateway: Gateway, settings: Settings) -> None:
@@ -208,6 +165,8 @@ class Reloader:
     def start(self) -> None:
         """Begin to hear of `ask`, and to watch."""
         self._loop = asyncio.get_running_loop()
+        if self._asked:
+            self._wake.set()
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config import ConfigError, load
@@ -70,12 +70,14 @@ def test_only_comments_are_a_document() -> None:
     assert read("# nothing yet\n").data is None
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*<>!|'\"# \n\t1.\\%@`?,"), max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(Unreadable):
         read(text)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_settings_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

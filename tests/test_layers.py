@@ -28,6 +28,7 @@ LAYERS = {
     "gateway.fleet": 2,
     "gateway.telemetry": 1,
     "gateway.allowed": 1,
+    "gateway.changes": 1,
     "gateway.config": 1,
     "gateway.document": 1,
     "gateway.types": 1,

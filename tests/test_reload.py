@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app import Gateway
+from gateway.changes import WHOLE, changes, taken_over
 from gateway.config import (
     BackendConfig,
     ConfigError,
@@ -22,7 +23,7 @@ from gateway.config import (
 )
 from gateway.control import GatewayControl
 from gateway.fleet.backend import BackendPatch, Source
-from gateway.reload import NEEDS_RESTART, SECTIONS, WHOLE, Reloader, changes, offer, taken_over
+from gateway.reload import NEEDS_RESTART, SECTIONS, Reloader, offer
 from gateway.types import Role
 
 BEFORE = Settings()
