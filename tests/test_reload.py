@@ -1,9 +1,10 @@
-"""What a reload changes: the options that differ, and of the backends what the file says anew."""
+"""What a reload changes, and what it leaves behind; tests/process has those under traffic."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,15 +12,11 @@ from pathlib import Path
 import pytest
 
 from gateway.app import Gateway
-from gateway.changes import WHOLE, changes, taken_over
 from gateway.config import (
     BackendConfig,
     ConfigError,
-    PolicyConfig,
-    Scheduling,
     Section,
     Settings,
-    changed,
 )
 from gateway.control import GatewayControl
 from gateway.fleet.backend import BackendPatch, Source
@@ -46,44 +43,6 @@ def test_every_section_can_be_reloaded() -> None:
 
 def test_what_needs_a_restart_are_options() -> None:
     assert options(Settings) >= NEEDS_RESTART
-
-
-def test_changes_are_named_to_the_last_option() -> None:
-    after = changed(
-        BEFORE,
-        {
-            "server": {"port": 1},
-            "scheduling": {"prefill": {"max_wait": 1.0}, "tenants": {"weights": {"a": 2.0}}},
-        },
-    )
-    assert changes(BEFORE, after) == [
-        "server.port",
-        "scheduling.tenants.weights",
-        "scheduling.prefill.max_wait",
-    ]
-    assert changes(after, after) == []
-
-
-@pytest.mark.parametrize("section", sorted(WHOLE))
-def test_some_sections_change_as_one(section: str) -> None:
-    after = Settings(
-        backends=[BackendConfig(url="http://a")], policy=PolicyConfig(params={"omega": 0.5})
-    )
-    assert section in changes(BEFORE, after)
-
-
-def test_only_what_is_named_is_taken_over() -> None:
-    now = changed(BEFORE, {"scheduling": {"gate": 9.0, "decode": {"max_wait": 9.0}}})
-    other = changed(BEFORE, {"scheduling": {"gate": 1.0, "decode": {"max_waiting": 1}}})
-    after = taken_over(now, other, changes(BEFORE, other)).scheduling
-    assert (after.gate, after.decode.max_wait, after.decode.max_waiting) == (1.0, 9.0, 1)
-
-
-def test_what_does_not_go_together_is_refused() -> None:
-    now = changed(Scheduling(), {"priorities": {"normal": 0.9}})
-    other = changed(Scheduling(), {"priorities": {"low": 0.5}})
-    with pytest.raises(ValueError, match="priorities: normal and low together"):
-        taken_over(now, other, ["priorities.low"])
 
 
 # backends
@@ -205,3 +164,20 @@ def test_what_cannot_be_told_before_is_refused_in_full(tmp_path: Path) -> None:
     asyncio.run(reload())
     assert gateway.settings is BEFORE
     assert gateway.metrics.config_reloads["refused"] == 1
+
+
+def test_a_hangup_before_the_start_is_not_lost(tmp_path: Path) -> None:
+    loaded = threading.Event()
+
+    def load() -> Settings:
+        loaded.set()
+        return BEFORE
+
+    async def start() -> None:
+        reloader = Reloader(Gateway(BEFORE), tmp_path / "none", load, Gateway)
+        reloader.ask()
+        reloader.start()
+        assert await asyncio.to_thread(loaded.wait, 10.0)
+        await reloader.stop()
+
+    asyncio.run(start())

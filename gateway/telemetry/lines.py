@@ -19,6 +19,7 @@ STDOUT = "-"
 MAX_WAITING = 16_384
 """Lines that wait to be written. What comes when so many wait is dropped and counted."""
 FLUSH_SECONDS = 0.5
+CLOSE_SECONDS = 2.0
 MAX_MODEL = 200
 """Characters kept of a model's name: clients send what they like."""
 _BATCH = 1024
@@ -88,10 +89,14 @@ class LineLog(Generic[T]):
         self._thread.start()
 
     def close(self) -> None:
-        """Write what still waits and close the file."""
+        """Write what still waits and close the file. Of a pipe that nobody reads, what does not fit
+        within `CLOSE_SECONDS` is lost."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
+            if self._thread.is_alive():
+                logger.error("%s %s does not take its last lines", self._name, self.path)
+                return
         self.flush()
         if self._file is not None and self.path != STDOUT:
             os.close(self._file)
@@ -125,6 +130,7 @@ class LineLog(Generic[T]):
     def _run(self) -> None:
         while not self._stop.wait(FLUSH_SECONDS):
             self.flush()
+        self.flush()
 
     def _open_again(self) -> None:
         if self.path == STDOUT or self._file is None:

@@ -205,3 +205,21 @@ def test_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
     first, second = capfd.readouterr().out.splitlines()
     assert msgspec.json.decode(first)["id"] == "r-1"
     assert second == "still open"
+
+
+def test_a_pipe_that_nobody_reads_does_not_keep_the_gateway(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.telemetry.lines.CLOSE_SECONDS", 0.3)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        log = AccessLog(str(path))
+        log.start()
+        for number in range(2000):
+            log.write(routed(id=str(number)))
+        log.close()
+        assert "does not take its last lines" in caplog.text
+    finally:
+        os.close(reader)
