@@ -195,7 +195,8 @@ def test_everything_that_is_under_way_survives(
     matched = gw.explain(CHAT.path, CHAT.body([prompt])).matched_tokens
     assert matched > 0
     before = gw.metrics()
-    backend.behave(itl=0.05, n_tokens=40)
+    for each in (backend, other):
+        each.behave(itl=0.05, n_tokens=100)
     running = [gw.client(), gw.client()]
     for client in running:
         client.request(CHAT.path, CHAT.stream())
@@ -215,7 +216,7 @@ def test_everything_that_is_under_way_survives(
     assert len(file.reload()["changed"]) == 6
     after = gw.metrics()
     assert after.total("prefixgate_in_flight") >= 2
-    assert after.outcomes == before.outcomes
+    assert after.outcomes == before.outcomes  # counters go on
     asked = {"path": CHAT.path, "body": CHAT.body([prompt])}
     known = gw.admin("POST", "/explain", asked)["match"]["tokens"]
     assert int(known[gw.backend_id(backend.url)]) == matched
@@ -223,7 +224,7 @@ def test_everything_that_is_under_way_survives(
         answer = client.answer()
         assert answer.end is End.FRAMED
         assert answer.stream.done
-        assert len(answer.stream.text.split()) == 40
+        assert len(answer.stream.text.split()) == 100
     gw.settles_idle()
 
 

@@ -46,6 +46,13 @@ class Started:
     def listens(self) -> str:
         return self.says(r"listening on (http://\S+),")[1]
 
+    def interrupted(self, number: int) -> int:
+        """Its exit code after two signals, the second of which does not let it wait."""
+        self.process.send_signal(number)
+        self.says("stopping: not ready")
+        self.process.send_signal(number)
+        return self.process.wait(10)
+
     def __enter__(self) -> Started:
         return self
 
@@ -99,9 +106,7 @@ def test_it_listens_on_every_address_of_its_host(host: str, tmp_path: Path) -> N
     with Started(tmp_path / "log", "--host", host, "--port", "0") as started:
         url = started.listens().replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
         assert httpx.get(f"{url}/live", trust_env=False).status_code == 200
-        started.process.send_signal(signal.SIGINT)
-        started.process.send_signal(signal.SIGINT)
-        assert started.process.wait(10) == 130
+        assert started.interrupted(signal.SIGINT) == 130
 
 
 def test_a_port_can_be_taken_again_at_once(tmp_path: Path) -> None:
@@ -111,9 +116,7 @@ def test_a_port_can_be_taken_again_at_once(tmp_path: Path) -> None:
             url = started.listens()
             with httpx.Client(trust_env=False) as client:
                 client.get(f"{url}/live")
-                started.process.send_signal(signal.SIGTERM)
-                started.process.send_signal(signal.SIGTERM)
-                assert started.process.wait(10) == 143
+                assert started.interrupted(signal.SIGTERM) == 143
 
 
 # what is missing

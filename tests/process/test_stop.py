@@ -84,6 +84,16 @@ class Scene:
         client.answer(lambda answer: len(answer.body) >= BIG - 10)
         return client
 
+    # signals
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal, and wait until it is obeyed."""
+        self.gw.signal(number)
+        deadline = time.monotonic() + 10.0
+        while "stopping: not ready" not in self.gw.log:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     def phase(self, phase: str) -> None:
         deadline = time.monotonic() + 10.0
         while phase not in {each["phase"] for each in self.gw.admin("GET", "/requests")}:
@@ -165,8 +175,7 @@ def test_a_second_signal_ends_it_now(scene: Callable[..., Scene], place: str) ->
     there = scene()
     put, gets = PLACES[place]
     client = put(there)
-    there.gw.signal(signal.SIGTERM)
-    time.sleep(0.3)
+    there.stop()
     started = time.monotonic()
     there.gw.signal(signal.SIGTERM)
     gets(client.answer())
@@ -178,7 +187,7 @@ def test_a_second_signal_ends_it_now(scene: Callable[..., Scene], place: str) ->
 def test_a_second_signal_ends_the_delay_too(scene: Callable[..., Scene]) -> None:
     there = scene(shutdown_delay=60.0)
     client = there.streaming()
-    there.gw.signal(signal.SIGINT)
+    there.stop(signal.SIGINT)
     client.events(4)
     there.gw.signal(signal.SIGINT)
     ends_with_an_error(client.answer())
@@ -235,8 +244,7 @@ def test_L15_load_balancers_have_time_to_notice(scene: Callable[..., Scene], par
     stream, queued, kept = there.streaming(), there.send(CHAT.stream()), gw.client()
     there.phase("queue")
     assert kept.exchange("/live", method="GET").header("connection") is None
-    gw.signal(signal.SIGTERM)
-    time.sleep(0.2)
+    there.stop()
     with gw.client() as fresh:
         answer = fresh.exchange("/ready", method="GET")
         assert (answer.status, answer.json["status"]) == (503, "shutting down")
@@ -262,8 +270,7 @@ def test_new_requests_are_proxied_during_the_delay(
     there = scene(shutdown_delay=60.0, parser=parser)
     kept = there.gw.client()
     assert kept.exchange("/live", method="GET").status == 200
-    there.gw.signal(signal.SIGTERM)
-    time.sleep(0.1)
+    there.stop()
     for client in (kept, there.gw.client()):
         answer = client.exchange(CHAT.path, CHAT.stream())
         assert answer.stream.done
@@ -289,8 +296,7 @@ def test_log_lines_of_the_last_requests_are_written(
 ) -> None:
     there = scene()
     client = there.streaming()
-    there.gw.signal(signal.SIGTERM)
-    time.sleep(0.2)
+    there.stop()
     there.gw.signal(signal.SIGTERM)
     client.answer()
     there.gw.ended()
