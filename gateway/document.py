@@ -15,6 +15,10 @@ MAX_NODES = 100_000
 """Values in a file, with what aliases stand for counted each time."""
 
 
+LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's where it is there: a hundred times as fast, which counts while requests are served."""
+
+
 class Unreadable(ValueError):
     """The text is not a document.
 
@@ -51,7 +55,7 @@ def read(text: str) -> Document:
     if not text.strip():
         raise Unreadable("is empty")
     try:
-        return _read(yaml.SafeLoader(text))
+        return _read(LOADER(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"not valid YAML: {error.problem or error.context}"

@@ -44,7 +44,7 @@ def test_anchors_and_merge_keys() -> None:
         ("a:\n  b: 1\n  'b': 2\n", 3, "a.b: is there twice, first on line 2"),
         ("- {x: 1, x: 1}\n", 1, r"\[0\].x: is there twice"),
         ("a: &x {b: {c: 1, c: 2}}\nd: *x\n", 1, "a.b.c: is there twice"),
-        ("a: [", 1, "not valid YAML: "),
+        ("a: [b\nc: d\n", 2, "not valid YAML: "),
         ("a: 1\n\tb: 2\n", 2, "not valid YAML: "),
         ("a: *none\n", 1, "not valid YAML: found undefined alias"),
         ("a: !!python/name:os.system x\n", 1, "not valid YAML: could not determine a constructor"),
@@ -52,7 +52,6 @@ def test_anchors_and_merge_keys() -> None:
         ("? [a]\n: 1\n", 1, "not valid YAML: found unhashable key"),
         ("a: 2026-99-99\n", None, "not valid YAML: month must be"),
         ("a: \x00\n", None, "not valid YAML: unacceptable character"),
-        ("[" * 5000, None, "nested too deeply"),
         ("a: &x [*x]\n", None, f"aliases stand for more than {MAX_NODES}"),
         (bomb(), None, f"aliases stand for more than {MAX_NODES}"),
         ("", None, "is empty"),
@@ -64,6 +63,12 @@ def test_what_is_no_document(text: str, line: int | None, problem: str) -> None:
         read(text)
     assert caught.value.line == line
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "[" * 5000 + "]" * 5000, "a: " + "{b: " * 5000])
+def test_nesting_has_an_end(text: str) -> None:
+    with pytest.raises(Unreadable, match="nested too deeply|nesting depth"):
+        read(text)
 
 
 def test_only_comments_are_a_document() -> None:
