@@ -142,6 +142,16 @@ def test_descriptors_that_do_not_do_are_told_in_numbers(tmp_path: Path) -> None:
     assert "LimitNOFILE" in result.stderr
 
 
+def test_a_hangup_without_a_file_or_logs_does_nothing(tmp_path: Path) -> None:
+    with Started(tmp_path / "log", "--port", "0") as started:
+        url = started.listens()
+        started.process.send_signal(signal.SIGHUP)
+        for _ in range(5):
+            assert httpx.get(f"{url}/live", trust_env=False).status_code == 200
+        assert started.process.poll() is None
+        assert " ERROR " not in started.log
+
+
 # check-config
 
 
