@@ -59,11 +59,11 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
     gateway.open_logs()
     if path is not None:
         gateway.reloader = Reloader(gateway, path, load, check)
-    if not settings.backends:
+    if not settings.backends and not settings.discovery.sources:
         logger.warning(
             "no backends: requests are answered with 503 until there is one. Name them in the "
-            "settings (backends), on the command line (--backend URL), or add them with POST "
-            "/admin/v1/backends"
+            "settings (backends, discovery), on the command line (--backend URL), or add them with "
+            "POST /admin/v1/backends"
         )
     _spare_the_collector()
     _renew_on_hangup(gateway)

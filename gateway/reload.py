@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.changes import changes, taken_over
-from gateway.config import BackendConfig, ConfigError, Settings
+from gateway.config import ConfigError, Settings
 from gateway.fleet.backend import Source
 from policies.registry import build
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("prefixgate.reload")
 NEEDS_RESTART = frozenset(
     {
         *("server.host", "server.port", "server.parser", "server.keep_alive"),
-        *("log.access", "log.decisions"),
+        *("health.probes", "log.access", "log.decisions"),
     }
 )
 """Options that hold for as long as the process runs."""
@@ -69,22 +69,31 @@ def _index(gateway: Gateway, settings: Settings) -> None:
     gateway.restate_backends()
 
 
+def _fleet(gateway: Gateway, settings: Settings) -> None:
+    gateway.fleet.reconfigure(settings.health, settings.breaker, settings.backpressure)
+
+
 def _health(gateway: Gateway, settings: Settings) -> None:
-    gateway.fleet.settings = settings.health
-    gateway.prober.reconfigure(settings.health)
+    _fleet(gateway, settings)
+    gateway.poller.settings = settings.health
+    if settings.health.probes:
+        gateway.prober.reconfigure(settings.health)
 
 
-def _timeouts(gateway: Gateway, settings: Settings) -> None:
-    for upstream in gateway.upstreams.values():
-        upstream.timeouts = settings.timeouts
+def _discovery(gateway: Gateway, settings: Settings) -> None:
+    gateway.feeds.reconfigure(settings.discovery)
 
 
-def _retries(gateway: Gateway, settings: Settings) -> None:
-    gateway.attempts.reconfigure(settings.retries)
+def _attempts(gateway: Gateway, settings: Settings) -> None:
+    gateway.attempts.reconfigure(settings.retries, settings.timeouts)
 
 
 def _admin(gateway: Gateway, settings: Settings) -> None:
     gateway.admin.reconfigure(settings.admin.token)
+
+
+def _backends(gateway: Gateway, settings: Settings) -> None:
+    gateway.reconciler.offer(Source.CONFIG, settings.backends)
 
 
 def _log(gateway: Gateway, settings: Settings) -> None:
@@ -92,45 +101,21 @@ def _log(gateway: Gateway, settings: Settings) -> None:
 
 
 SECTIONS: Mapping[str, Apply] = {
+    "backends": _backends,
     "server": _server,
     "policy": _policy,
     "scheduling": _scheduling,
     "index": _index,
     "health": _health,
-    "timeouts": _timeouts,
-    "retries": _retries,
+    "breaker": _fleet,
+    "backpressure": _fleet,
+    "discovery": _discovery,
+    "timeouts": _attempts,
+    "retries": _attempts,
     "admin": _admin,
     "log": _log,
 }
-"""By section, what puts it into force; `offer` does it for the backends. They must not fail: the
-settings have been tried."""
-
-
-def offer(
-    gateway: Gateway, before: Mapping[str, BackendConfig], after: Mapping[str, BackendConfig]
-) -> None:
-    """Make the fleet follow the file's list of backends.
-
-    Backends of the admin API stay, those that it removed stay away until their entry changes, and
-    what it patched or drained stays so where the file says nothing new.
-
-    Args:
-        before, after: by backend id, what the file said when it was last loaded, and says now.
-    """
-    fleet = gateway.fleet
-    there = {backend.id: backend for backend in fleet}
-    for id in before.keys() - after.keys():
-        if id in there and there[id].source is Source.CONFIG:
-            fleet.remove(id)
-    for id, entry in after.items():
-        known = before.get(id)
-        if entry == known:
-            continue
-        if id not in there:
-            fleet.add(entry)
-            continue
-        said = known or BackendConfig(url=entry.url)
-        fleet.reconfigure(id, taken_over(there[id].config, entry, changes(said, entry)))
+"""By section, what puts it into force. They must not fail: the settings have been tried."""
 
 
 class Reloader:
@@ -154,7 +139,6 @@ class Reloader:
         self._load = load
         self._attempt = attempt
         self._loaded = gateway.settings
-        self._backends = _listed(gateway)
         self._one_at_a_time = asyncio.Lock()
         self._asked = False
         self._wake = asyncio.Event()
@@ -191,7 +175,7 @@ class Reloader:
         metrics = self._gateway.metrics
         async with self._one_at_a_time:
             try:
-                reloaded = self._apply(*await asyncio.to_thread(self._read))
+                reloaded = self._apply(await asyncio.to_thread(self._read))
             except ConfigError as error:
                 logger.error("config not reloaded, everything stays as it was: %s", error)
                 metrics.config_reloaded("refused")
@@ -212,26 +196,25 @@ class Reloader:
 
     # in a thread
 
-    def _read(self) -> tuple[Settings, dict[str, BackendConfig]]:
+    def _read(self) -> Settings:
         self._tried = _digest(self._path)
         settings = self._load()
-        backends: dict[str, BackendConfig] = {}
         refused: ConfigError | None = None
         try:
-            backends = _listed(self._attempt(settings))
+            self._attempt(settings)
         except ConfigError as error:
             refused = error.with_traceback(None)  # its frames hold what was tried
         # The parts of a gateway refer to each other, and the collector hardly ever looks by itself.
         gc.collect(1)
         if refused is not None:
             raise refused
-        return settings, backends
+        return settings
 
     # on the event loop
 
-    def _apply(self, settings: Settings, backends: dict[str, BackendConfig]) -> Reloaded:
+    def _apply(self, settings: Settings) -> Reloaded:
         gateway = self._gateway
-        if self._loaded.backends and not settings.backends:
+        if self._loaded.backends and not settings.backends and not settings.discovery.sources:
             raise ConfigError(
                 f"{self._path}: backends: is empty, and {len(self._loaded.backends)} were there; "
                 "remove backends that should go through the admin API, or name one at least",
@@ -250,8 +233,7 @@ class Reloader:
         for section in dict.fromkeys(option.partition(".")[0] for option in changed):
             if section in SECTIONS:
                 SECTIONS[section](gateway, after)
-        offer(gateway, self._backends, backends)
-        self._loaded, self._backends = settings, backends
+        self._loaded = settings
         return Reloaded(
             changed, [name for name in changes(after, settings) if name in NEEDS_RESTART]
         )
@@ -276,10 +258,6 @@ class Reloader:
         seen, self._seen = self._seen, await asyncio.to_thread(_digest, self._path)
         if self._seen == seen and seen != self._tried:
             await self.reload()
-
-
-def _listed(gateway: Gateway) -> dict[str, BackendConfig]:
-    return {backend.id: backend.config for backend in gateway.fleet}
 
 
 def _digest(path: Path) -> bytes | None:

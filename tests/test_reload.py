@@ -15,13 +15,13 @@ from gateway.app import Gateway
 from gateway.config import (
     BackendConfig,
     ConfigError,
+    Discovery,
+    FileSource,
     Section,
     Settings,
 )
 from gateway.control import GatewayControl
-from gateway.fleet.backend import BackendPatch, Source
-from gateway.reload import NEEDS_RESTART, SECTIONS, Reloader, offer
-from gateway.types import Role
+from gateway.reload import NEEDS_RESTART, SECTIONS, Reloader
 
 BEFORE = Settings()
 
@@ -38,85 +38,34 @@ def options(section: type[Section], above: str = "") -> set[str]:
 
 
 def test_every_section_can_be_reloaded() -> None:
-    assert set(Settings.__struct_fields__) == SECTIONS.keys() | {"backends"}
+    assert set(Settings.__struct_fields__) == SECTIONS.keys()
 
 
 def test_what_needs_a_restart_are_options() -> None:
     assert options(Settings) >= NEEDS_RESTART
 
 
-# backends
-
-A, B, C = (BackendConfig(url=f"http://{name}:1") for name in "abc")
+A, B = (BackendConfig(url=f"http://{name}:1") for name in "ab")
 
 
-def listed(*entries: BackendConfig) -> dict[str, BackendConfig]:
-    fleet = Gateway(Settings(backends=list(entries))).fleet
-    return {backend.id: backend.config for backend in fleet}
-
-
-def urls(gateway: Gateway) -> list[str]:
-    return [backend.config.url for backend in gateway.fleet]
-
-
-def id_of(entry: BackendConfig) -> str:
-    [id] = listed(entry)
-    return id
-
-
-def test_the_fleet_follows_the_list() -> None:
-    gateway = Gateway(Settings(backends=[A, B]))
-    kept = gateway.fleet.get(id_of(B))
-    offer(gateway, listed(A, B), listed(B, C))
-    assert urls(gateway) == [B.url, C.url]
-    assert gateway.fleet.get(id_of(B)) is kept
-
-
-def test_the_same_address_in_another_spelling_is_the_same_backend() -> None:
+def test_the_backends_of_the_file_are_offered_again(tmp_path: Path) -> None:
+    """What becomes of a list is the reconciler's business."""
     gateway = Gateway(Settings(backends=[A]))
-    kept = gateway.fleet.get(id_of(A))
-    offer(gateway, listed(A), listed(BackendConfig(url="HTTP://A:1/")))
-    assert list(gateway.fleet) == [kept]
+    after = Settings(backends=[A, B])
+    reloader = Reloader(gateway, tmp_path / "none", lambda: after, Gateway)
+    assert asyncio.run(reloader.reload()).changed == ["backends"]
+    assert [backend.config.url for backend in gateway.fleet] == [A.url, B.url]
 
 
-def test_of_a_backend_only_what_the_file_says_anew_changes() -> None:
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_no_backends_at_all_are_a_mistake(tmp_path: Path, elsewhere: bool) -> None:
     gateway = Gateway(Settings(backends=[A]))
-    id = id_of(A)
-    gateway.fleet.patch(id, BackendPatch(role=Role.DECODE, models=["patched"]))
-    gateway.fleet.drain(id)
-    offer(gateway, listed(A), listed(BackendConfig(url=A.url, capacity_tokens=5, models=["said"])))
-    backend = gateway.fleet.get(id)
-    assert (backend.role, backend.models, backend.capacity_tokens) == (Role.DECODE, ("said",), 5)
-    assert backend.draining
-    # Back to what is not said: detected again.
-    offer(gateway, listed(backend.config), listed(A))
-    assert gateway.fleet.get(id).config.models is None
-
-
-def test_backends_of_the_admin_api_stay() -> None:
-    gateway = Gateway(Settings(backends=[A]))
-    gateway.fleet.add(B, Source.ADMIN)
-    offer(gateway, listed(A, B), listed(A))
-    assert urls(gateway) == [A.url, B.url]
-
-
-def test_what_the_admin_api_removed_stays_away_until_its_entry_changes() -> None:
-    gateway = Gateway(Settings(backends=[A, B]))
-    gateway.fleet.remove(id_of(B))
-    offer(gateway, listed(A, B), listed(A, B))
-    assert urls(gateway) == [A.url]
-    offer(gateway, listed(A, B), listed(A))
-    assert urls(gateway) == [A.url]
-    offer(gateway, listed(A), listed(A, B))
-    assert urls(gateway) == [A.url, B.url]
-
-
-def test_a_backend_that_comes_back_is_another_one() -> None:
-    gateway = Gateway(Settings(backends=[A]))
-    gateway.fleet.drain(id_of(A))
-    offer(gateway, listed(A), {})
-    offer(gateway, {}, listed(A))
-    assert not gateway.fleet.get(id_of(A)).draining
+    listed = Discovery(file=[FileSource(path="backends.yaml")]) if elsewhere else Discovery()
+    after = Settings(discovery=listed)
+    reloader = Reloader(gateway, tmp_path / "none", lambda: after, Gateway)
+    with nullcontext() if elsewhere else pytest.raises(ConfigError, match="is empty"):
+        asyncio.run(reloader.reload())
+    assert len(list(gateway.fleet)) == (not elsewhere)
 
 
 def test_without_a_file_there_is_nothing_to_load() -> None:
