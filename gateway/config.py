@@ -51,9 +51,23 @@ class Server(Section, frozen=True):
     port: Port = 8080
     keep_alive: Seconds = 75.0
     """How long an idle client connection is kept; longer than a load balancer's own idle limit."""
+    max_connections: Count | None = None
+    """Client connections at once; half of what the descriptor limit allows when not given."""
+    max_head: Annotated[int, Meta(ge=1024)] = 64 * 1024
+    """Request line and headers."""
+    max_headers: Count = 128
+    max_target: Annotated[int, Meta(ge=64)] = 8 * 1024
+    """Path and query string."""
+    head_timeout: Seconds = 10.0
+    """How long a client may take to send a request's head, from its first byte on."""
     max_body: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
+    """As sent, and decompressed."""
+    max_body_total: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
+    """Bodies of all requests that no backend has taken yet."""
     body_timeout: Seconds = 30.0
     """How long a client may take to send a request's body after its head."""
+    write_timeout: Seconds = 60.0
+    """How long a client may take nothing of its answer before it is given up."""
     shutdown_delay: Annotated[float, Meta(ge=0, le=3600)] = 5.0
     """How long all is served as before after a signal to stop, except that /ready says no: as long
     as load balancers take to notice."""
@@ -70,6 +84,13 @@ class Server(Section, frozen=True):
     watch: Seconds | None = None
     """How often the config file is looked at; a change that stays for so long is loaded. null: on
     SIGHUP and through the admin API only."""
+
+    def __post_init__(self) -> None:
+        if self.max_body_total < self.max_body:
+            raise ValueError(
+                f"server: max_body_total must be at least max_body, {self.max_body}, got"
+                f" {self.max_body_total}"
+            )
 
 
 class BackendOptions(Section, frozen=True):

@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ import uvicorn
 from gateway.app import Gateway
 from gateway.config import Settings
 from gateway.descriptors import raise_limit
-from gateway.http.server import GatewayProtocol
+from gateway.http.server import GatewayProtocol, StrictProtocol
 from gateway.listener import Listener, listen
 from gateway.reload import Reloader
 
@@ -74,7 +75,8 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
 
 def _config(gateway: Gateway) -> uvicorn.Config:
     server = gateway.settings.server
-    http: Any = GatewayProtocol if server.parser == "httptools" else "h11"
+    protocol = GatewayProtocol if server.parser == "httptools" else StrictProtocol
+    http: Any = partial(protocol, lambda: gateway.settings.server)
     keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
     return uvicorn.Config(
         gateway,
@@ -88,6 +90,7 @@ def _config(gateway: Gateway) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         timeout_keep_alive=keep_alive,
+        h11_max_incomplete_event_size=server.max_head,
     )
 
 

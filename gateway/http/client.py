@@ -186,9 +186,10 @@ class DirectClient:
         if self._chunked:
             self._transport.write(b"0\r\n\r\n")
         self._complete()
-        if not self._cycle.keep_alive:
+        cycle = self._cycle
+        if not cycle.keep_alive and not cycle.more_body:
             self._transport.close()
-        self._cycle.on_response()
+        cycle.on_response()
 
     def abort(self) -> None:
         self._complete()

@@ -6,6 +6,7 @@ RequestError
 ├── WrongMethod         405, with Allow
 ├── TooLarge            413
 ├── SlowBody            408
+├── BadHead             400, 405, 408, 414, 431 or 505; the connection ends
 ├── Overloaded          429 or 503, with Retry-After
 └── UpstreamBroke       502 or 504
 """
@@ -80,6 +81,14 @@ class TooLarge(RequestError):
 class SlowBody(RequestError):
     status = 408
     close = True
+
+
+class BadHead(RequestError):
+    close = True
+
+    def __init__(self, message: str, *, code: str, status: int = 400) -> None:
+        super().__init__(message, code=code)
+        self.status = status
 
 
 class Overloaded(RequestError):

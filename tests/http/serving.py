@@ -7,20 +7,26 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
-from gateway.http.server import GatewayProtocol
+from gateway.config import Server
+from gateway.http.server import GatewayProtocol, StrictProtocol
 
 
 @contextlib.contextmanager
-def serving(app: Any, **options: Any) -> Iterator[int]:
+def serving(
+    app: Any, *, parser: str = "httptools", limits: Server | None = None, **options: Any
+) -> Iterator[int]:
     """Yields the port."""
+    protocol = GatewayProtocol if parser == "httptools" else StrictProtocol
+    settings_now = limits or Server()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     settings: dict[str, Any] = {
-        "http": GatewayProtocol,
+        "http": partial(protocol, lambda: settings_now),
         "loop": "uvloop",
         "lifespan": "off",
         "log_config": None,

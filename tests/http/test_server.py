@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config import Server
 from gateway.http.client import EXTENSION, AsgiClient, Client
 from tests.http.serving import serving, talk
 
@@ -49,8 +50,8 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(params=["direct", "h11"], scope="module")
 def port(request: pytest.FixtureRequest) -> Any:
-    options = {} if request.param == "direct" else {"http": "h11"}
-    with serving(echo, **options) as port:
+    parser = "httptools" if request.param == "direct" else "h11"
+    with serving(echo, parser=parser) as port:
         yield port
 
 
@@ -125,13 +126,13 @@ class Waiting:
         self.noticed.set()
 
 
-@pytest.mark.parametrize("http", ["direct", "h11"])
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
 @pytest.mark.parametrize("start", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("size", [2, 200_000])
-def test_a_leaving_client_is_noticed(http: str, start: bool, reset: bool, size: int) -> None:
+def test_a_leaving_client_is_noticed(parser: str, start: bool, reset: bool, size: int) -> None:
     app = Waiting(start=start)
-    with serving(app, **({} if http == "direct" else {"http": "h11"})) as port:
+    with serving(app, parser=parser) as port:
         sock = socket.create_connection(("127.0.0.1", port), timeout=20)
         sock.sendall(post("/x", b"y" * size))
         assert app.arrived.wait(20)
@@ -141,8 +142,8 @@ def test_a_leaving_client_is_noticed(http: str, start: bool, reset: bool, size: 
         assert app.noticed.wait(20)
 
 
-@pytest.mark.parametrize("http", ["direct", "h11"])
-def test_a_slow_reader_pauses_the_source(http: str) -> None:
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_a_slow_reader_pauses_the_source(parser: str) -> None:
     class Source:
         def __init__(self) -> None:
             self.paused, self.resumed = asyncio.Event(), asyncio.Event()
@@ -175,7 +176,7 @@ def test_a_slow_reader_pauses_the_source(http: str) -> None:
         client.end()
         await client.drained()
 
-    with serving(app, **({} if http == "direct" else {"http": "h11"})) as port:
+    with serving(app, parser=parser) as port:
         sock = socket.create_connection(("127.0.0.1", port), timeout=20)
         sock.sendall(post("/x", b"y"))
         assert paused.wait(20)
@@ -194,8 +195,8 @@ def test_an_aborted_answer_cannot_look_complete(port: int) -> None:
         client.abort()
         await client.drained()
 
-    for http in ({}, {"http": "h11"}):
-        with serving(app, **http) as own:
+    for parser in ("httptools", "h11"):
+        with serving(app, parser=parser) as own:
             got = talk(own, post("/x", b"y"))
             assert b"half" in got
             assert not got.endswith(b"0\r\n\r\n")
@@ -208,7 +209,7 @@ def test_reset_connections_do_not_pin_requests() -> None:
         await echo(scope, receive, send)
         alive.add(scope["extensions"][EXTENSION]._cycle)
 
-    with serving(app, timeout_keep_alive=600) as port:
+    with serving(app, limits=Server(keep_alive=600)) as port:
         for _ in range(50):
             sock = socket.create_connection(("127.0.0.1", port), timeout=20)
             sock.sendall(post("/length", b"hello"))

@@ -1,0 +1,101 @@
+"""What a request's head must be, whichever parser has read it.
+
+Parsers differ in what they let pass. What two readers of the same bytes could take for different
+requests (RFC 9112, 6.3 and 11.2) is refused here for all of them, and so is what is too large.
+"""
+
+from __future__ import annotations
+
+from gateway.config import Server
+from gateway.http.client import Headers
+from gateway.http.errors import BadHead
+
+MAX_PIPELINED = 32
+"""Requests of one connection that wait for the answer to one before them."""
+
+_SEPARATORS = 4
+"""Bytes of a header line around its name and value."""
+_VERSIONS = ("1.1", "1.0")
+_NOT_FORWARDED = ("CONNECT", "TRACE")
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+
+def check_head(method: str, target: bytes, version: str, headers: Headers, limits: Server) -> None:
+    """Args:
+        version: as after "HTTP/".
+        headers: names in lower case.
+
+    Raises:
+        BadHead: it is refused; the connection ends, for where the next request begins is not known.
+    """
+    if len(target) > limits.max_target:
+        raise BadHead(
+            f"The request target is longer than the {limits.max_target} bytes that are allowed.",
+            status=414,
+            code="target_too_long",
+        )
+    if len(headers) > limits.max_headers:
+        raise BadHead(
+            f"The request has more than the {limits.max_headers} headers that are allowed.",
+            status=431,
+            code="too_many_headers",
+        )
+    if version not in _VERSIONS:
+        raise BadHead(
+            f"HTTP/{version} is not spoken here; use HTTP/1.1.",
+            status=505,
+            code="version_not_supported",
+        )
+    if method in _NOT_FORWARDED:
+        raise BadHead(f"{method} is not allowed here.", status=405, code="method_not_allowed")
+    seen: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _FRAMING:
+            if name in seen:
+                raise _ambiguous(f"The header {name.decode()} is given more than once.")
+            seen[name] = value
+    if version == "1.1" and b"host" not in seen:
+        raise BadHead("The header host is missing.", code="missing_host")
+    coding = seen.get(b"transfer-encoding")
+    if coding is not None:
+        if b"content-length" in seen:
+            raise _ambiguous("Both content-length and transfer-encoding are given.")
+        if coding.lower() != b"chunked" or version == "1.0":
+            raise _ambiguous("transfer-encoding must be chunked, in HTTP/1.1.")
+
+
+def check_size(size: int, limits: Server) -> None:
+    """Args:
+        size: bytes of a head so far.
+
+    Raises:
+        BadHead: it is too large.
+    """
+    if size > limits.max_head:
+        raise BadHead(
+            f"The request's head is larger than the {limits.max_head} bytes that are allowed.",
+            status=431,
+            code="head_too_large",
+        )
+
+
+def size_of(target: bytes, headers: Headers) -> int:
+    """Bytes of a head, about."""
+    lines = sum(len(name) + len(value) for name, value in headers)
+    return len(target) + lines + _SEPARATORS * len(headers)
+
+
+def malformed() -> BadHead:
+    return BadHead("The request is not valid HTTP/1.1.", code="invalid_http")
+
+
+def too_slow(limits: Server) -> BadHead:
+    return BadHead(
+        f"The request's head did not arrive within {limits.head_timeout:g} s.",
+        status=408,
+        code="slow_head",
+    )
+
+
+def _ambiguous(message: str) -> BadHead:
+    return BadHead(message, code="ambiguous_framing")
