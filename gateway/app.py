@@ -30,6 +30,7 @@ from gateway.fleet.reconciler import Reconciler
 from gateway.fleet.upstream import TICK, Upstream
 from gateway.http.admission import Admission
 from gateway.http.attempts import Attempts
+from gateway.http.body import Bodies
 from gateway.http.client import Receive, Scope, Send
 from gateway.http.closing import closing
 from gateway.http.decisions import DecisionLog, explained
@@ -126,12 +127,14 @@ class Gateway:
             clock=clock,
         )
         verdicts = Verdicts(self.fleet, self.metrics)
+        self.bodies = Bodies(settings.server)
         self.dispatcher = Dispatcher(
             fleet=self.fleet,
             upstreams=self.upstreams,
             index=self.index,
             learning=self.learning,
             verdicts=verdicts,
+            bodies=self.bodies,
             metrics=self.metrics,
             clock=clock,
             response_headers=settings.server.response_headers,
@@ -157,6 +160,7 @@ class Gateway:
             pools=self.pools,
             facts=self.facts,
             learning=self.learning,
+            bodies=self.bodies,
             admission=admission,
             attempts=self.attempts,
             dispatcher=self.dispatcher,

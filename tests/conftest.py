@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess
+
+# A busy machine must fail no test that is about something else.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 class StartBackend(Protocol):

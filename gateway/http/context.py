@@ -43,6 +43,7 @@ class RequestContext(msgspec.Struct):
         scope, client, dialect, record: from the start.
         phase: where the request is now: body, queue, connect, answer; for people and metrics.
         headers, body: ingress.
+        held: bytes that count for `Bodies`.
         facts: what the request says of itself.
         request: what routing looks at: sizes, class, the prompt's blocks and who holds them.
         limits, ends_at: how long it may take, and when it must have ended.
@@ -60,6 +61,7 @@ class RequestContext(msgspec.Struct):
     phase: str = "body"
     headers: RequestHeaders | None = None
     body: bytes = b""
+    held: int = 0
     facts: Facts | None = None
     request: RouteRequest | None = None
     limits: Limits = NO_LIMITS

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
+from gateway.http.body import Bodies
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
@@ -41,6 +42,7 @@ class Dispatcher:
         index: PrefixIndex,
         learning: Learning,
         verdicts: Verdicts,
+        bodies: Bodies,
         metrics: Metrics,
         clock: Clock,
         response_headers: bool,
@@ -50,6 +52,7 @@ class Dispatcher:
         self._index = index
         self._learning = learning
         self._verdicts = verdicts
+        self._bodies = bodies
         self._metrics = metrics
         self._clock = clock
         self.response_headers = response_headers
@@ -78,7 +81,7 @@ class Dispatcher:
             context.booking = self._index.book(backend.id, request.chain)
 
         def accepted() -> None:
-            context.body = b""  # it will not be sent again, and a stream may last for minutes
+            self._bodies.let_go(context)  # it will not be sent again; a stream lasts for minutes
             if context.booking is not None:
                 self._index.confirm(context.booking)
             # Through the context: the relay holds this function, which must not hold the relay.

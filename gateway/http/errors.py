@@ -5,9 +5,12 @@ RequestError
 ├── UnknownModel        404
 ├── WrongMethod         405, with Allow
 ├── TooLarge            413
+├── UnsupportedCoding   415
+├── LoopDetected        508
 ├── SlowBody            408
-├── BadHead             400, 405, 408, 414, 431 or 505; the connection ends
+├── BadHead             400, 405, 408, 414 or 431; the connection ends
 ├── Overloaded          429 or 503, with Retry-After
+│   └── BodiesFull      503
 └── UpstreamBroke       502 or 504
 """
 
@@ -78,6 +81,24 @@ class TooLarge(RequestError):
     close = True
 
 
+class UnsupportedCoding(RequestError):
+    status = 415
+    close = True
+
+
+class LoopDetected(RequestError):
+    status = 508
+    type = "loop_detected_error"
+    close = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The request has come back to this gateway: a backend's URL leads to the gateway"
+            " itself, or to another one that sends it here.",
+            code="loop_detected",
+        )
+
+
 class SlowBody(RequestError):
     status = 408
     close = True
@@ -98,6 +119,18 @@ class Overloaded(RequestError):
     def __init__(self, message: str, *, status: int, code: str, retry_after: int) -> None:
         super().__init__(message, code=code, retry_after=retry_after)
         self.status = status
+
+
+class BodiesFull(Overloaded):
+    close = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The bodies of other requests take up all the memory there is for them.",
+            status=503,
+            code="bodies_full",
+            retry_after=1,
+        )
 
 
 class UpstreamBroke(RequestError):

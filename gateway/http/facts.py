@@ -8,6 +8,7 @@ field, so it is read where it makes sense and never judged.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -56,6 +57,17 @@ class Facts(msgspec.Struct, frozen=True):
     scale: float = 1.0
 
 
+class Keyed(NamedTuple):
+    """Attributes:
+    content: what the prompt is made of.
+    chain: of its blocks, b"" without a prompt key.
+    """
+
+    prompt: Prompt
+    content: Content
+    chain: Chain
+
+
 class FactReader:
     """Reads requests; looks up what is known of their prompts."""
 
@@ -83,16 +95,34 @@ class FactReader:
         """Raises:
         RequestError: it cannot be understood.
         """
+        return self.place(dialect, headers, self.key(dialect, headers, body))
+
+    def key(self, dialect: Dialect, headers: RequestHeaders, body: bytes) -> Keyed:
+        """The first half of `read`, which grows with the body. It may run in another thread.
+
+        Raises:
+            RequestError: it cannot be understood.
+        """
         prompt = dialect.parse(body, headers.content_type.decode("latin-1"))
+        key = prompt.key
+        content = Content.IDS if prompt.is_ids else content_of(key)
+        chain = b""
+        if key:
+            namespace = self._generations.namespace(prompt.model, prompt.namespace)
+            chain = self._scale.chain(namespace, key)
+        return Keyed(prompt, content, chain)
+
+    def place(self, dialect: Dialect, headers: RequestHeaders, keyed: Keyed) -> Facts:
+        """The second half of `read`: what is known here of such a prompt.
+
+        Raises:
+            RequestError: the gateway's own headers cannot be understood.
+        """
+        prompt, content, chain = keyed
         model, size = prompt.model, prompt.prompt_bytes
-        content = Content.IDS if prompt.is_ids else content_of(prompt.key)
         bytes_per_token = self._tokens.bytes_per_token(model, content)
         scale = NOMINAL_BYTES / bytes_per_token
-        chain, match = b"", NO_MATCH
-        if prompt.key:
-            namespace = self._generations.namespace(model, prompt.namespace)
-            chain = self._scale.chain(namespace, prompt.key)
-            match = self.match(chain, scale)
+        match = self.match(chain, scale) if chain else NO_MATCH
         tenant = self._tenant(headers)
         output = 0
         if prompt.generates:

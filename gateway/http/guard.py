@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -34,7 +34,7 @@ def most_connections(limits: Server) -> int:
     if limits.max_connections is not None:
         return limits.max_connections
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, (soft - _RESERVED) // 2)
+    return max(_RESERVED, soft - _RESERVED) // 2
 
 
 def last_words(error: RequestError, path: str) -> bytes:
@@ -77,6 +77,10 @@ class Guard(asyncio.Protocol):
     timeout_keep_alive_task: asyncio.TimerHandle | None
     transport: asyncio.Transport
 
+    if TYPE_CHECKING:
+
+        def timeout_keep_alive_handler(self) -> None: ...
+
     deaf = False
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -98,9 +102,6 @@ class Guard(asyncio.Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
-
-    def timeout_keep_alive_handler(self) -> None:
-        raise NotImplementedError
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -7,6 +7,8 @@ those that are meant for it: `x-prefixgate-*` in a request.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 Headers = list[tuple[bytes, bytes]]
@@ -24,11 +26,15 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+NOT_SENT = HOP_BY_HOP | {
+    *(b"host", b"content-length", b"content-encoding", b"expect", b"via", b"x-request-id")
+}
 NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
 OURS = b"x-prefixgate-"
 _X = OURS[0]
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+"""What is sent back of a client's x-request-id, and shown to nobody else."""
 _READ = {
     b"content-type": "content_type",
     b"accept-encoding": "accept_encoding",
@@ -48,7 +54,9 @@ class RequestHeaders(msgspec.Struct):
 
     Attributes:
         forward: the lines for the backend, each ending in CRLF, joined.
-        credential: what the client shows to prove who it is.
+        content_encoding, via: of all their lines; the gateway sends its own.
+    request_id: the client's, if it is short and plain.
+    credential: what the client shows to prove who it is.
         tenant: of the header that names the tenant, where there is one.
         priority, ttft_ms, max_wait_ms: what it asks of the gateway's queue.
         All but `forward` are values, b"" when absent.
@@ -57,6 +65,8 @@ class RequestHeaders(msgspec.Struct):
     forward: bytes
     content_type: bytes = b""
     accept_encoding: bytes = b""
+    content_encoding: bytes = b""
+    via: bytes = b""
     session: bytes = b""
     request_id: bytes = b""
     credential: bytes = b""
@@ -80,7 +90,13 @@ def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders
                 if value not in _PLAIN_CONNECTION:
                     named |= _tokens(value)
             elif name == b"x-request-id":
-                read.request_id = value
+                if _REQUEST_ID.fullmatch(value):
+                    read.request_id = value
+            elif name == b"content-encoding":
+                coding = read.content_encoding
+                read.content_encoding = b"%b, %b" % (coding, value) if coding else value
+            elif name == b"via":
+                read.via = b"%b, %b" % (read.via, value) if read.via else value
             continue
         if name in _READ:
             setattr(read, _READ[name], value)

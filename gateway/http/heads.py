@@ -43,7 +43,6 @@ def check_head(method: str, target: bytes, version: str, headers: Headers, limit
     if version not in _VERSIONS:
         raise BadHead(
             f"HTTP/{version} is not spoken here; use HTTP/1.1.",
-            status=505,
             code="version_not_supported",
         )
     if method in _NOT_FORWARDED:

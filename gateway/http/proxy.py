@@ -13,26 +13,31 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
 from gateway.http.admission import Admission, no_backend, shutting_down
 from gateway.http.attempts import Attempts
-from gateway.http.body import read_body
+from gateway.http.body import Bodies
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
 from gateway.http.context import RequestContext
 from gateway.http.dialects.registry import dialect_for, takes
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import InternalFailure, RequestError, UnknownModel, WrongMethod
-from gateway.http.facts import FactReader
+from gateway.http.facts import FactReader, Facts
 from gateway.http.headers import Headers, RequestHeaders, read_request
 from gateway.http.learning import Learning
 from gateway.http.outcome import note_answer
+from gateway.http.via import Via
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.telemetry.record import RequestRecord
 from gateway.types import Clock, Outcome
+
+LARGE = 256 * 1024
+"""Bytes of a body from which on reading it would hold up others: a millisecond, about."""
 
 logger = logging.getLogger("prefixgate.proxy")
 
@@ -54,6 +59,7 @@ class Proxy:
         pools: Pools,
         facts: FactReader,
         learning: Learning,
+        bodies: Bodies,
         admission: Admission,
         attempts: Attempts,
         dispatcher: Dispatcher,
@@ -65,6 +71,7 @@ class Proxy:
         self._pools = pools
         self._facts = facts
         self._learning = learning
+        self._bodies = bodies
         self._admission = admission
         self._attempts = attempts
         self._dispatcher = dispatcher
@@ -73,6 +80,9 @@ class Proxy:
         # Engines use the id to tell requests apart: unique across replicas and restarts.
         self._id_prefix = os.urandom(6).hex()
         self._ids = count(1)
+        self._via = Via(f"prefixgate-{self._id_prefix}".encode())
+        # One: more of them would only take the interpreter from the event loop more often.
+        self._aside = ThreadPoolExecutor(1, "prefixgate-body")
         self.live: dict[str, RequestContext] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,14 +122,16 @@ class Proxy:
     async def _serve(self, context: RequestContext, receive: Receive) -> None:
         record = context.record
         headers = context.headers = self.headers(context.scope["headers"])
-        body = context.body = await read_body(
-            context.client, context.scope["headers"], receive, self.settings.server
-        )
+        headers.forward += self._via.line(headers.via)
+        body = context.body = await self._bodies.read(context, receive)
         context.client.watch()
         if not takes(context.scope["method"], context.scope["path"]):
             raise WrongMethod(context.scope["method"], context.scope["path"])
-        facts = context.facts = self._facts.read(context.dialect, headers, body)
-        del body  # the context lets go of it once it is sent
+        if len(body) < LARGE:
+            facts = context.facts = self._facts.read(context.dialect, headers, body)
+        else:
+            facts = context.facts = await self._read_aside(context, headers, body)
+        del body  # it is let go of once a backend has taken it
         prompt, request = facts.prompt, facts.request
         record.model = prompt.model
         record.stream = prompt.stream
@@ -136,6 +148,18 @@ class Proxy:
         record.work_class = request.work_class
         record.priority = request.priority
         await self._attempts.run(context, pool)
+
+    async def _read_aside(
+        self, context: RequestContext, headers: RequestHeaders, body: bytes
+    ) -> Facts:
+        """The facts of a large body, while others are served."""
+        read = asyncio.get_running_loop().run_in_executor(
+            self._aside, self._facts.key, context.dialect, headers, body
+        )
+        keyed = await read
+        if context.client.gone:
+            raise ClientGone
+        return self._facts.place(context.dialect, headers, keyed)
 
     def headers(self, pairs: Headers) -> RequestHeaders:
         """A request's headers, read."""
@@ -241,6 +265,7 @@ class Proxy:
                 self._learning.answered(context)
         finally:
             self._admission.give_back(context)
+            self._bodies.let_go(context)
             context.relay = None  # its callback refers to the context
         if record.outcome is Outcome.CANCELLED:
             record.disconnect_phase = context.phase

@@ -36,6 +36,12 @@ from gateway.http.sse import StreamScanner
 from gateway.types import Clock
 
 HOLD_BYTES = 256 * 1024
+MAX_IN_STREAM = 4 * 1024 * 1024
+"""Bytes of an answer that is no stream, where comments have opened one: it becomes one event."""
+MAX_INFLATED = 16 * 1024 * 1024
+"""Bytes that one read of a compressed stream may grow to."""
+TAIL = 5.0
+"""Seconds that a backend has to end a stream whose client left after its last event."""
 _COMMENT = b": waiting\n\n"
 _STREAM_HEAD = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -186,8 +192,18 @@ class Relay:
         """The client left."""
         scanner = self.scanner
         if scanner is not None and scanner.done:
-            return  # it had everything that mattered; the tail is on its way
+            # It had everything that mattered; the tail is on its way, and does not take long.
+            asyncio.get_running_loop().call_later(TAIL, self._cut_tail)
+            return
         self.cancelled = True
+        self._drop()
+
+    def _cut_tail(self) -> None:
+        if not self.done.done():
+            self.ended_at = self._clock()
+            self._drop()
+
+    def _drop(self) -> None:
         if self._carrier is not None:
             self._carrier.abort()
         self._settle()
@@ -345,6 +361,13 @@ class Relay:
                 self._start(None, b"".join(held))
             else:
                 self._start(self._length(), b"".join(held))
+        elif self._held_bytes > MAX_IN_STREAM:
+            self._held = None
+            if self._carrier is not None:
+                self._carrier.abort()
+            self.ended_at = self._clock()
+            failure = UpstreamFailure(FailureKind.PROTOCOL, "too large for an event")
+            self._break_off(failure, between=True)
 
     def _read(self, data: bytes) -> bytes:
         """Look at what came of the body; what is to be passed on of it."""
@@ -452,14 +475,17 @@ class Relay:
 
     def _decode(self, decoder: zlib._Decompress, data: bytes) -> bytes:
         try:
-            return decoder.decompress(data)
+            plain = decoder.decompress(data, MAX_INFLATED)
+            if not decoder.unconsumed_tail:
+                return plain
         except zlib.error:
-            # What was to be decoded for the client cannot go on; what was only read along can.
-            if self._recode and self._carrier is not None:
-                self._carrier.abort()
-                self.on_failure(UpstreamFailure(FailureKind.PROTOCOL, "undecodable body"))
-            self._decoder = self.scanner = None
-            return b""
+            pass
+        # What was to be decoded for the client cannot go on; what was only read along can.
+        if self._recode and self._carrier is not None:
+            self._carrier.abort()
+            self.on_failure(UpstreamFailure(FailureKind.PROTOCOL, "undecodable body"))
+        self._decoder = self.scanner = None
+        return b""
 
     def _length(self) -> int | None:
         return None if self._head is None else self._head.length

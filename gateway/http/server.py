@@ -95,7 +95,7 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         parser, limits = self.parser, self.limits
-        if self._read + self._unfinished > limits.max_head:
+        if self._head_timer is not None or self._read > limits.max_head:
             check_size(size_of(self.url, self.headers), limits)
         check_head(
             parser.get_method().decode(),
@@ -205,6 +205,9 @@ class StrictProtocol(Guard, H11Protocol):
         if self.deaf:
             return
         super().data_received(data)
+        self._look_for_head()
+
+    def _look_for_head(self) -> None:
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self.await_head()
 
@@ -253,6 +256,8 @@ class StrictProtocol(Guard, H11Protocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self.watch_writes()
+        else:
+            self._look_for_head()
 
 
 def _no_upgrade() -> BadHead:

@@ -132,11 +132,52 @@ def loads_what_changes(site: Site) -> None:
     site.gw.settles(lambda _: site.gw.admin("GET", "/config")["log"]["chains"])
 
 
-def insists_on_a_host(site: Site) -> None:
-    """As HTTP/1.1 demands; httptools does not."""
+def refuses_a_second_connection(site: Site) -> None:
+    with site.gw.client() as first:
+        first.request("/live", method="GET")
+        # The harness keeps one open itself.
+        with site.gw.client() as client:
+            assert client.answer().status == 503
+
+
+def refuses_heads(status: int, *, target: str = "/live", headers: int = 0, size: int = 1) -> Check:
+    def check(site: Site) -> None:
+        fields = [(f"x-{number}", "y" * size) for number in range(headers)]
+        with site.gw.client() as client:
+            assert client.exchange(target, method="GET", headers=fields).status == status
+
+    return check
+
+
+def refuses_slow_heads(site: Site) -> None:
     with site.gw.client() as client:
-        client.send(b"GET /live HTTP/1.1\r\n\r\n")
-        assert client.answer().status == 400
+        client.send(b"GET /live HT")
+        assert client.answer().status == 408
+
+
+def refuses_a_second_large_body(site: Site) -> None:
+    body = CHAT.body(["x" * 3000])
+    site.backend.behave(hang=True)
+    with site.gw.client() as first, site.gw.client() as second:
+        first.request(CHAT.path, body)
+        site.backend.wait_requests(1)
+        answer = second.exchange(CHAT.path, body)
+        assert (answer.status, answer.json["error"]["code"]) == (503, "bodies_full")
+
+
+def gives_up_readers_that_stall(site: Site) -> None:
+    site.backend.behave(itl=0.001, texts=("x" * 60_000,) * 2000)
+    with site.gw.client() as client:
+        client.request(CHAT.path, CHAT.stream())
+        [request] = site.backend.wait_requests(1)
+        site.backend.wait_closed(request)
+
+
+def takes_any_method(site: Site) -> None:
+    """httptools knows those that are registered."""
+    with site.gw.client() as client:
+        client.send(b"BREW /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.answer().status == 405
 
 
 def has_no_added_headers(site: Site) -> None:
