@@ -6,6 +6,8 @@ requests (RFC 9112, 6.3 and 11.2) is refused here for all of them, and so is wha
 
 from __future__ import annotations
 
+import re
+
 from gateway.config import Server
 from gateway.http.client import Headers
 from gateway.http.errors import BadHead
@@ -15,6 +17,7 @@ MAX_PIPELINED = 32
 
 _SEPARATORS = 4
 """Bytes of a header line around its name and value."""
+_HOST = re.compile(rb"[^\s,/?#@\\]*")
 _VERSIONS = ("1.1", "1.0")
 _NOT_FORWARDED = ("CONNECT", "TRACE")
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
@@ -53,8 +56,13 @@ def check_head(method: str, target: bytes, version: str, headers: Headers, limit
             if name in seen:
                 raise _ambiguous(f"The header {name.decode()} is given more than once.")
             seen[name] = value
-    if version == "1.1" and b"host" not in seen:
-        raise BadHead("The header host is missing.", code="missing_host")
+    host = seen.get(b"host")
+    if host is None:
+        if version == "1.1":
+            raise BadHead("The header host is missing.", code="missing_host")
+    elif not _HOST.fullmatch(host):
+        # h11 takes a line that begins with a blank for a part of the one before.
+        raise BadHead("The header host is no name or address.", code="invalid_host")
     coding = seen.get(b"transfer-encoding")
     if coding is not None:
         if b"content-length" in seen:

@@ -186,22 +186,110 @@ def test_broken_requests_end_in_an_error_of_theirs(gw: GatewayProcess, data: byt
     assert gw.metrics().total("prefixgate_in_flight") == 0
 
 
-def test_two_lengths_that_differ_are_refused(client: RawClient, backend: FakeBackend) -> None:
-    client.send(chat_head("content-length: 5", "content-length: 6") + b"{}    ")
-    assert client.answer().status == 400
-    assert backend.requests == []
+HIDDEN = b"POST /v1/hidden HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+LENGTH = f"content-length: {len(BODY)}"
 
 
-def test_length_and_chunked_together_are_no_smuggling(
-    client: RawClient, backend: FakeBackend
+def framed(*lines: str | bytes, body: bytes = BODY, version: str = "1.1") -> bytes:
+    """A request with these lines as they are, its body, and one more behind it."""
+    fields = [line if isinstance(line, bytes) else line.encode() for line in lines]
+    head = [f"POST {CHAT.path} HTTP/{version}".encode(), b"host: x", *fields, b"", b""]
+    return b"\r\n".join(head) + body + HIDDEN
+
+
+AMBIGUOUS = {
+    "length and chunked": framed(LENGTH, "transfer-encoding: chunked", body=CHUNKED),
+    "chunked and length": framed("transfer-encoding: chunked", "content-length: 4", body=CHUNKED),
+    "two lengths": framed(LENGTH, "content-length: 5"),
+    "two equal lengths": framed(LENGTH, LENGTH),
+    "a list of lengths": framed(f"{LENGTH}, {len(BODY)}"),
+    "a list of two lengths": framed(f"{LENGTH}, 5"),
+    "a signed length": framed(f"content-length: +{len(BODY)}"),
+    "a negative length": framed("content-length: -1"),
+    "a hexadecimal length": framed(f"content-length: {len(BODY):#x}"),
+    "an empty length": framed("content-length:"),
+    "a length beyond 64 bits": framed("content-length: 18446744073709551617"),
+    "a length of 5000 digits": framed("content-length: " + "1" * 5000),
+    "a space before the colon": framed(f"content-length : {len(BODY)}"),
+    "a space before the first header": framed(" " + LENGTH),
+    "chunked with a tab": framed("transfer-encoding: chunked\t", body=CHUNKED),
+    "chunked with a form feed": framed("transfer-encoding: \x0cchunked", body=CHUNKED),
+    "xchunked": framed("transfer-encoding: xchunked", body=CHUNKED),
+    "chunked in quotes": framed('transfer-encoding: "chunked"', body=CHUNKED),
+    "chunked twice": framed("transfer-encoding: chunked, chunked", body=CHUNKED),
+    "two lines of chunked": framed(*["transfer-encoding: chunked"] * 2, body=CHUNKED),
+    "gzip and chunked": framed("transfer-encoding: gzip, chunked", body=CHUNKED),
+    "chunked and identity": framed("transfer-encoding: chunked, identity", body=CHUNKED),
+    "identity": framed("transfer-encoding: identity"),
+    "a folded coding": framed("transfer-encoding:\r\n chunked", body=CHUNKED),
+    "chunked in HTTP/1.0": framed("transfer-encoding: chunked", body=CHUNKED, version="1.0"),
+    "a folded header": framed(LENGTH, "x: a\r\n b"),
+    "a bare LF": framed(LENGTH, "x: a\ntransfer-encoding: chunked", body=CHUNKED),
+    "a bare CR": framed(LENGTH, "x: a\rtransfer-encoding: chunked"),
+    "NUL in a value": framed(LENGTH, b"x: a\0b"),
+    "a control in a value": framed(LENGTH, b"x: a\x01b"),
+    "NUL in a name": framed(LENGTH, b"x\0y: a"),
+    "an empty name": framed(LENGTH, ": a"),
+    "two hosts": framed(LENGTH, "host: y"),
+    "no host": framed(LENGTH).replace(b"host: x\r\n", b"", 1),
+    "a signed chunk": framed("transfer-encoding: chunked", body=b"+" + CHUNKED),
+    "a hexadecimal chunk": framed("transfer-encoding: chunked", body=b"0x" + CHUNKED),
+    "a negative chunk": framed("transfer-encoding: chunked", body=b"-1\r\n\r\n"),
+    "a chunk beyond 64 bits": framed("transfer-encoding: chunked", body=b"1" * 17 + b"\r\nx"),
+    "a chunk with bare LF": framed(
+        "transfer-encoding: chunked", body=CHUNKED.replace(b"\r\n", b"\n")
+    ),
+    "a chunk that is too long": framed(
+        "transfer-encoding: chunked", body=b"%x\r\n%bXX\r\n0\r\n\r\n" % (len(BODY), BODY)
+    ),
+    "an HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HIDDEN,
+    "HTTP/2.0": framed(LENGTH, version="2.0"),
+    "HTTP/0.9": b"GET /v1/x\r\n\r\n" + HIDDEN,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,
+    "a space in the target": b"GET /v1/x y HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN,
+    "bytes in the target": b"GET /v1/\xff HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN,
+    "CONNECT": b"CONNECT a.test:443 HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN,
+    "TRACE": b"TRACE /v1/x HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN,
+    "an upgrade to h2c": framed(LENGTH, "connection: upgrade", "upgrade: h2c"),
+    "a websocket": framed(LENGTH, "connection: upgrade", "upgrade: websocket"),
+}
+"""What two readers could take for different requests, and what is no request of ours."""
+
+
+@pytest.mark.parametrize("data", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_H07_ambiguous_framing_is_refused_or_read_in_one_way(
+    gw: GatewayProcess, client: RawClient, backend: FakeBackend, data: bytes
 ) -> None:
-    client.send(
-        chat_head("content-length: 4", "transfer-encoding: chunked")
-        + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
-    )
-    assert client.answer().status in (200, 400)
-    assert all(request.body == BODY for request in backend.requests)
-    assert all(request.header(b"transfer-encoding") is None for request in backend.requests)
+    """What is refused ends the connection; what is not is one clean request, or is followed by the
+    one behind it as a request of its own."""
+    client.send(data)
+    answer = client.answer()
+    assert answer.end is End.FRAMED
+    if answer.status == 200:
+        ours, *behind = backend.requests
+        assert ours.body == BODY
+        assert ours.header(b"transfer-encoding") is None
+        assert ours.header(b"content-length") == b"%d" % len(BODY)
+        assert [request.path for request in behind] in ([], ["/v1/hidden"])
+    else:
+        assert answer.status in (400, 405, 408, 413)
+        assert answer.header("connection") == "close"
+        assert answer.json["error"]["message"]
+        assert client.closed_by_peer()
+        assert backend.requests == []
+    still_serves(gw)
+    assert "Traceback" not in gw.log
+    assert gw.metrics().total("prefixgate_in_flight") == 0
+
+
+def test_an_absolute_target_leads_nowhere_else(client: RawClient, backend: FakeBackend) -> None:
+    backend.pages["/v1/page"] = b"{}"
+    client.send(b"GET http://elsewhere.test/v1/page HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert client.answer().status in (200, 404)
+    for probe in backend.probes:
+        assert b"elsewhere" not in b"".join(value for _, value in probe.headers)
+        assert probe.target.startswith("/")
 
 
 def test_a_websocket_upgrade_is_refused_or_an_ordinary_request(
