@@ -38,7 +38,7 @@ from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
 from gateway.http.facts import FactReader
 from gateway.http.learning import Learning
-from gateway.http.ops import Ops, is_control_path, refusal
+from gateway.http.ops import Ops, identified, is_control_path, refusal
 from gateway.http.proxy import Proxy
 from gateway.http.verdicts import Verdicts
 from gateway.prefix.blocks import BlockScale
@@ -182,6 +182,8 @@ class Gateway:
             send = closing(scope, send)
         if scope["type"] == "http" and not is_control_path(scope["path"]):
             await self.proxy(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._starlette(scope, receive, identified(scope, self.proxy.next_id(), send))
         else:
             await self._starlette(scope, receive, send)
 

@@ -322,7 +322,7 @@ class AsgiClient:
                     self._paused = False
                     self.source.resume_reading()
             self._wake.clear()
-            if not self._waiting:
+            if not self._waiting and not self.gone:  # it may have left while something was sent
                 await self._wake.wait()
 
     async def drained(self) -> None:

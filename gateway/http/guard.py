@@ -25,6 +25,9 @@ from gateway.http.heads import too_slow
 LINGER = 2.0
 """Seconds for which a client may go on sending after the last answer."""
 
+_LOOKS = 4
+"""How often it is looked, while `write_timeout` passes, whether a client takes something."""
+
 _RESERVED = 64
 """Descriptors that are no connection: the listening socket, logs, probes, the loop's own."""
 
@@ -172,22 +175,27 @@ class Guard(asyncio.Protocol):
         super().pause_writing()
         self.watch_writes()
 
-    def watch_writes(self) -> None:
-        """End the connection unless some of what is to be written goes out, again and again."""
-        if self._stall_timer is None:
-            self._watch_from(self.transport.get_write_buffer_size())
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
-    def _watch_from(self, left: int) -> None:
+    def watch_writes(self) -> None:
+        """End the connection when nothing of what is to be written goes out for too long."""
+        if self._stall_timer is None:
+            self._look_again(self.transport.get_write_buffer_size(), 0)
+
+    def _look_again(self, left: int, idle: int) -> None:
         self._stall_timer = self.loop.call_later(
-            self.limits.write_timeout, self._look_at_writes, left
+            self.limits.write_timeout / _LOOKS, self._look_at_writes, left, idle
         )
 
-    def _look_at_writes(self, before: int) -> None:
+    def _look_at_writes(self, before: int, idle: int) -> None:
         self._stall_timer = None
         left = self.transport.get_write_buffer_size()
-        if not left or not (self.flow.write_paused or self.transport.is_closing()):
-            return
-        if left >= before:
+        idle = 0 if left < before else idle + 1
+        if idle == _LOOKS:
             self.transport.abort()
-        else:
-            self._watch_from(left)
+        elif left and (self.flow.write_paused or self.transport.is_closing()):
+            self._look_again(left, idle)

@@ -34,7 +34,6 @@ _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"}
 OURS = b"x-prefixgate-"
 _X = OURS[0]
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
-"""What is sent back of a client's x-request-id, and shown to nobody else."""
 _READ = {
     b"content-type": "content_type",
     b"accept-encoding": "accept_encoding",
@@ -90,7 +89,7 @@ def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders
                 if value not in _PLAIN_CONNECTION:
                     named |= _tokens(value)
             elif name == b"x-request-id":
-                if _REQUEST_ID.fullmatch(value):
+                if is_id(value):
                     read.request_id = value
             elif name == b"content-encoding":
                 coding = read.content_encoding
@@ -116,6 +115,11 @@ def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders
         read.tenant = next((value for name, value in headers if name == tenant_header), b"")
     read.forward = b"".join(lines)
     return read
+
+
+def is_id(value: bytes) -> bool:
+    """Whether a client's x-request-id is short and plain enough to be sent back."""
+    return _REQUEST_ID.fullmatch(value) is not None
 
 
 class ResponseHeaders(msgspec.Struct):

@@ -12,8 +12,10 @@ from starlette.routing import Route
 
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.page import INSTANCE
+from gateway.http.client import Message, Scope, Send
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
+from gateway.http.headers import is_id
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
 
 PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models", "/admin"})
@@ -91,6 +93,19 @@ class Ops:
     def _json(self, body: object, status: int = 200) -> Response:
         content = msgspec.json.encode(body)
         return Response(content, status, self._headers, media_type="application/json")
+
+
+def identified(scope: Scope, id: str, send: Send) -> Send:
+    """`send` with the client's own id of its request added to the answer, or `id` without one."""
+    named = next((v for n, v in scope["headers"] if n == b"x-request-id" and is_id(v)), b"")
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            header = (b"x-request-id", named or id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), header]}
+        await send(message)
+
+    return send_with_id
 
 
 def refusal(method: str, path: str, error: RequestError) -> Response:

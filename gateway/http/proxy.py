@@ -94,7 +94,7 @@ class Proxy:
             client = AsgiClient(receive, send)
         dialect = dialect_for(scope["method"], scope["path"])
         record = RequestRecord(
-            id=f"{self._id_prefix}-{next(self._ids):x}",
+            id=self.next_id(),
             dialect=dialect.name,
             arrived=self._clock(),
             arrived_unix=time.time(),
@@ -160,6 +160,10 @@ class Proxy:
         if context.client.gone:
             raise ClientGone
         return self._facts.place(context.dialect, headers, keyed)
+
+    def next_id(self) -> str:
+        """An id that no other request has."""
+        return f"{self._id_prefix}-{next(self._ids):x}"
 
     def headers(self, pairs: Headers) -> RequestHeaders:
         """A request's headers, read."""
