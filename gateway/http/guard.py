@@ -56,6 +56,11 @@ def last_words(error: RequestError, path: str) -> bytes:
     )
 
 
+def without_body(answer: bytes, method: str) -> bytes:
+    """The answer as a request with this method may get it."""
+    return answer.partition(b"{")[0] if method == "HEAD" else answer
+
+
 _FULL = RequestError("There are too many connections.", code="too_many_connections", retry_after=1)
 _FULL.status = 503
 _FULL.type = "overloaded_error"

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.client import EXTENSION, DirectClient
 from gateway.http.errors import BadHead
-from gateway.http.guard import Guard, last_words
+from gateway.http.guard import Guard, last_words, without_body
 from gateway.http.heads import MAX_PIPELINED, check_head, check_size, malformed, size_of
 
 
@@ -122,7 +122,7 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
 
     def refuse(self, error: BadHead) -> None:
         cycle = self.cycle
-        words = last_words(error, _path(self.url) if self.cycle or self._in_head else "")
+        words = last_words(error, _path(self.url) if cycle or self._in_head else "")
         if cycle is None or cycle.response_complete:
             self.hang_up(words)
         elif self._in_head or not cycle.more_body:
@@ -136,7 +136,7 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
             else:
-                self.hang_up(words)
+                self.hang_up(without_body(words, cycle.scope["method"]))
 
     def _leave(self) -> None:
         """The request whose body breaks off is over for the application."""
@@ -238,15 +238,20 @@ class StrictProtocol(Guard, H11Protocol):
 
     def refuse(self, error: BadHead) -> None:
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            if cycle.response_started:
-                self.deaf = True
-                self.transport.close()
-                return
-            cycle.disconnected = True
-            cycle.message_event.set()
-        scope: Any = self.scope
-        self.hang_up(last_words(error, scope["path"] if scope else ""))
+        scope: Any = self.scope or {"path": ""}
+        words = last_words(error, scope["path"])
+        if cycle is None or cycle.response_complete:
+            self.hang_up(words)
+            return
+        self.deaf = True
+        if not cycle.more_body:
+            return  # it came after the last request, and that one is still to be answered
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if cycle.response_started:
+            self.transport.close()
+        else:
+            self.hang_up(without_body(words, scope["method"]))
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
