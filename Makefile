@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench bench-hop test-engines agreement replay replay-ablations clean
+.PHONY: install demo test fuzz lint bench bench-hop test-engines agreement replay replay-ablations clean
 
 install: $(STAMP)
 
@@ -22,6 +22,10 @@ demo: install
 
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
+
+# Longer, and differently each time, than `make test` does.
+fuzz: install
+	PREFIXGATE_FUZZ=$(or $(TIMES),20) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 lint: install
 	$(BIN)/ruff format --check .
