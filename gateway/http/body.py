@@ -49,9 +49,12 @@ class Bodies:
         if body is None:
             body = await self._collect(context, receive, limits)
         else:
-            self._hold(context, len(body))
-        if len(body) > limits.max_body:
-            raise _too_large(limits)
+            context.held = size = len(body)
+            self.held += size
+            if size > limits.max_body:
+                raise _too_large(limits)
+            if self.held > limits.max_body_total:
+                raise BodiesFull
         if coding and coding != b"identity":
             if len(body) <= _INLINE:
                 body = inflate(body, coding, limits.max_body)

@@ -19,11 +19,13 @@ _SEPARATORS = 4
 """Bytes of a header line around its name and value."""
 _HOST = re.compile(rb"[^\s,/?#@\\]*")
 _VERSIONS = ("1.1", "1.0")
-_NOT_FORWARDED = ("CONNECT", "TRACE")
+_NOT_FORWARDED = (b"CONNECT", b"TRACE")
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
-def check_head(method: str, target: bytes, version: str, headers: Headers, limits: Server) -> None:
+def check_head(
+    method: bytes, target: bytes, version: str, headers: Headers, limits: Server
+) -> None:
     """Args:
         version: as after "HTTP/".
         headers: names in lower case.
@@ -49,26 +51,33 @@ def check_head(method: str, target: bytes, version: str, headers: Headers, limit
             code="version_not_supported",
         )
     if method in _NOT_FORWARDED:
-        raise BadHead(f"{method} is not allowed here.", status=405, code="method_not_allowed")
+        raise BadHead(
+            f"{method.decode()} is not allowed here.", status=405, code="method_not_allowed"
+        )
     seen: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _FRAMING:
             if name in seen:
                 raise _ambiguous(f"The header {name.decode()} is given more than once.")
             seen[name] = value
-    host = seen.get(b"host")
-    if host is None:
-        if version == "1.1":
-            raise BadHead("The header host is missing.", code="missing_host")
-    elif not _HOST.fullmatch(host):
-        # h11 takes a line that begins with a blank for a part of the one before.
-        raise BadHead("The header host is no name or address.", code="invalid_host")
+    if version == "1.1" and b"host" not in seen:
+        raise BadHead("The header host is missing.", code="missing_host")
     coding = seen.get(b"transfer-encoding")
     if coding is not None:
         if b"content-length" in seen:
             raise _ambiguous("Both content-length and transfer-encoding are given.")
         if coding.lower() != b"chunked" or version == "1.0":
             raise _ambiguous("transfer-encoding must be chunked, in HTTP/1.1.")
+
+
+def check_host(headers: Headers) -> None:
+    """h11 takes a line that begins with a blank for a part of the one before, which may be this.
+
+    Raises:
+        BadHead: its value is no name or address.
+    """
+    if not all(_HOST.fullmatch(value) for name, value in headers if name == b"host"):
+        raise BadHead("The header host is no name or address.", code="invalid_host")
 
 
 def check_size(size: int, limits: Server) -> None:

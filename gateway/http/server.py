@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from gateway.http.client import EXTENSION, DirectClient
 from gateway.http.errors import BadHead
 from gateway.http.guard import Guard, last_words, without_body
-from gateway.http.heads import MAX_PIPELINED, check_head, check_size, malformed, size_of
+from gateway.http.heads import MAX_PIPELINED, check_head, check_host, check_size, malformed, size_of
 
 
 def _path(target: bytes) -> str:
@@ -89,21 +89,12 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
         self._unfinished = 0
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else a trailer, which must not pass for a header
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         parser, limits = self.parser, self.limits
         if self._head_timer is not None or self._read > limits.max_head:
             check_size(size_of(self.url, self.headers), limits)
-        check_head(
-            parser.get_method().decode(),
-            self.url,
-            parser.get_http_version(),
-            self.headers,
-            limits,
-        )
+        version = parser.get_http_version()
+        check_head(parser.get_method(), self.url, version, self.headers, limits)
         # httptools stops parsing where a protocol would be switched, and takes the request's body
         # for the next request: anybody could smuggle one in. Nothing is switched here, so such
         # requests are refused, and the connection ends.
@@ -115,8 +106,8 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
                 code="too_many_pipelined",
             )
         super().on_headers_complete()
+        self.headers = []  # a trailer must not pass for a header
         self._in_head = False
-        self._unfinished = 0
         if self._head_timer is not None:
             self.head_came()
 
@@ -219,7 +210,10 @@ class StrictProtocol(Guard, H11Protocol):
         target = scope["raw_path"] + b"?" + scope["query_string"]
         try:
             check_size(size_of(target, self.headers), self.limits)
-            check_head(scope["method"], target, scope["http_version"], self.headers, self.limits)
+            check_host(self.headers)
+            check_head(
+                scope["method"].encode(), target, scope["http_version"], self.headers, self.limits
+            )
         except BadHead as error:
             self._refusal = error
             return True
