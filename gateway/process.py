@@ -76,7 +76,7 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
 def _config(gateway: Gateway) -> uvicorn.Config:
     server = gateway.settings.server
     protocol = GatewayProtocol if server.parser == "httptools" else StrictProtocol
-    http: Any = partial(protocol, lambda: gateway.settings.server)
+    http: Any = partial(protocol, lambda: gateway.settings.server, gateway.metrics.refused)
     keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
     return uvicorn.Config(
         gateway,

@@ -40,22 +40,6 @@ def most_connections(limits: Server) -> int:
     return max(_RESERVED, soft - _RESERVED) // 2
 
 
-def last_words(error: RequestError, path: str) -> bytes:
-    """A whole answer, after which the connection is closed."""
-    body = dialect_for("POST", path).error(
-        error.status, str(error), type=error.type, code=error.code, param=error.param
-    )
-    return (
-        b"%bcontent-type: application/json\r\nconnection: close\r\n%bcontent-length: %d\r\n\r\n%b"
-        % (
-            STATUS_LINES[error.status],
-            b"" if error.retry_after is None else b"retry-after: %d\r\n" % error.retry_after,
-            len(body),
-            body,
-        )
-    )
-
-
 def without_body(answer: bytes, method: str) -> bytes:
     """The answer as a request with this method may get it."""
     return answer.partition(b"{")[0] if method == "HEAD" else answer
@@ -71,6 +55,7 @@ class Guard(asyncio.Protocol):
 
     Args:
         limits: as they are now; a connection keeps those that it began with.
+        note: told the code of each refusal that the application does not hear of.
 
     Attributes:
         deaf: nothing that the client sends is read any more.
@@ -95,16 +80,28 @@ class Guard(asyncio.Protocol):
     _linger_timer: asyncio.TimerHandle | None = None
 
     def __init__(
-        self, limits: Callable[[], Server], config: uvicorn.Config, *args: Any, **options: Any
+        self,
+        limits: Callable[[], Server],
+        note: Callable[[str], None],
+        config: uvicorn.Config,
+        *args: Any,
+        **options: Any,
     ) -> None:
         super().__init__(config, *args, **options)  # type: ignore[call-arg]  # uvicorn's
         self.limits = limits()
+        self._note = note
         self.timeout_keep_alive = self.limits.keep_alive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self.connections) > most_connections(self.limits):
-            self.hang_up(last_words(_FULL, ""))
+        excess = len(self.connections) - most_connections(self.limits)
+        if excess > _RESERVED // 2:
+            self.deaf = True
+            self._note(_FULL.code or "")
+            self.transport.abort()  # those that read why still hold a descriptor each
+            return
+        if excess > 0:
+            self.hang_up(self.last_words(_FULL, ""))
             return
         # Before its first byte a connection is as idle as between two requests.
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -146,6 +143,22 @@ class Guard(asyncio.Protocol):
     def refuse(self, error: BadHead) -> None:
         """Answer what cannot be read, after the answers that are due before, and hang up."""
         raise NotImplementedError
+
+    def last_words(self, error: RequestError, path: str) -> bytes:
+        """A whole answer, after which the connection is closed."""
+        self._note(error.code or "")
+        body = dialect_for("POST", path).error(
+            error.status, str(error), type=error.type, code=error.code, param=error.param
+        )
+        later = error.retry_after
+        lines = (
+            STATUS_LINES[error.status],
+            b"content-type: application/json\r\nconnection: close\r\n",
+            b"" if later is None else b"retry-after: %d\r\n" % later,
+            b"content-length: %d\r\n\r\n" % len(body),
+            body,
+        )
+        return b"".join(lines)
 
     def hang_up(self, words: bytes) -> None:
         """Say this last, and end the connection."""

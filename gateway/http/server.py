@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.client import EXTENSION, DirectClient
 from gateway.http.errors import BadHead
-from gateway.http.guard import Guard, last_words, without_body
+from gateway.http.guard import Guard, without_body
 from gateway.http.heads import MAX_PIPELINED, check_head, check_host, check_size, malformed, size_of
 
 
@@ -113,7 +113,7 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
 
     def refuse(self, error: BadHead) -> None:
         cycle = self.cycle
-        words = last_words(error, _path(self.url) if cycle or self._in_head else "")
+        words = self.last_words(error, _path(self.url) if cycle or self._in_head else "")
         if cycle is None or cycle.response_complete:
             self.hang_up(words)
         elif self._in_head or not cycle.more_body:
@@ -233,7 +233,7 @@ class StrictProtocol(Guard, H11Protocol):
     def refuse(self, error: BadHead) -> None:
         cycle = self.cycle
         scope: Any = self.scope or {"path": ""}
-        words = last_words(error, scope["path"])
+        words = self.last_words(error, scope["path"])
         if cycle is None or cycle.response_complete:
             self.hang_up(words)
             return

@@ -229,6 +229,15 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (((cause,), count) for cause, count in scrape.metrics.spills.items()),
     ),
     Family(
+        "prefixgate_head_refusals_total",
+        "counter",
+        ("reason",),
+        "Connections and requests refused before they were requests: too many, too large, broken.",
+        lambda scrape: (
+            ((reason,), count) for reason, count in scrape.metrics.head_refusals.items()
+        ),
+    ),
+    Family(
         "prefixgate_unkeyed_requests_total",
         "counter",
         ("dialect",),

@@ -125,6 +125,7 @@ class Metrics:
         decisions: routed requests by the decision's reason.
         spills: of these, those with the reason `spill`, by cause.
         unkeyed: routed requests without a prompt key, by dialect.
+        head_refusals: connections and requests refused before they were requests, by reason.
         refusals: requests that admission refused, by class and reason.
         disconnects: clients that left, by phase.
         redials: requests sent again because a reused connection was already dead.
@@ -145,6 +146,7 @@ class Metrics:
         self.decisions = dict.fromkeys(Reason, 0)
         self.spills: dict[str, int] = {}
         self.unkeyed: dict[str, int] = {}
+        self.head_refusals: dict[str, int] = {}
         self.refusals: dict[tuple[WorkClass, str], int] = {}
         self.disconnects: dict[str, int] = {}
         self.redials = 0
@@ -164,6 +166,10 @@ class Metrics:
         self.config_is_current = result != "refused"
         if self.config_is_current:
             self.config_loaded = time.time()
+
+    def refused(self, reason: str) -> None:
+        """A connection or a head was refused."""
+        _add(self.head_refusals, reason)
 
     # the fleet's backends
 

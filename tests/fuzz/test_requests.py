@@ -97,7 +97,12 @@ async def converse(parser: str, parts: list[bytes]) -> tuple[Application, KeptTr
     config = uvicorn.Config(application, http="h11", ws="none", lifespan="off", log_config=None)
     config.h11_max_incomplete_event_size = LIMITS.max_head
     protocol = PROTOCOLS[parser](
-        lambda: LIMITS, config=config, server_state=ServerState(), app_state={}, _loop=loop
+        lambda: LIMITS,
+        lambda code: None,
+        config=config,
+        server_state=ServerState(),
+        app_state={},
+        _loop=loop,
     )
     transport = KeptTransport(protocol)
     protocol.connection_made(transport)

@@ -26,7 +26,7 @@ def serving(
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     settings: dict[str, Any] = {
-        "http": partial(protocol, lambda: settings_now),
+        "http": partial(protocol, lambda: settings_now, lambda code: None),
         "loop": "uvloop",
         "lifespan": "off",
         "log_config": None,

@@ -239,6 +239,9 @@ class Script:
             client.send(b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n")
             assert client.answer().status == 408
         self.ends("client_error")
+        with self.gw.client() as client:
+            client.send(b"TRACE / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert client.answer().status == 405
 
     def engines_fail(self) -> None:
         self.goes_wrong("client_error", 422, plain("solo"), status=422)

@@ -249,6 +249,8 @@ def test_more_connections_than_allowed(gw: GatewayProcess) -> None:
             client.close()
     time.sleep(0.1)
     still_serves(gw)
+    refused_heads = gw.metrics().by("prefixgate_head_refusals_total", "reason")
+    assert refused_heads["too_many_connections"] >= 1
 
 
 def test_an_answer_to_a_body_that_is_not_read_arrives(client: RawClient) -> None:

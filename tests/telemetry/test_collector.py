@@ -160,6 +160,7 @@ def busy_site() -> Site:
     ):
         site.metrics.observe(record)
     site.metrics.upstream_error(BACKEND, "reset")
+    site.metrics.refused("slow_head")
     return site
 
 
