@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from base64 import b64encode
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from struct import pack
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import uvicorn
 from xxhash import xxh3_64_hexdigest
 
+from gateway.config import Server
 from gateway.http.client import EXTENSION, DirectClient, Headers, Receive, Scope, Send
 from gateway.http.server import GatewayProtocol
 from loadtests.sim import answers, tokens
@@ -156,16 +158,17 @@ class SimServer:
 
 async def serve(profile: Profile, options: Options, host: str, port: int) -> None:
     """Run a simulated engine until the process is told to stop."""
+    limits = Server(keep_alive=KEEP_ALIVE)
+    protocol: Any = partial(GatewayProtocol, lambda: limits, lambda code: None)
     config = uvicorn.Config(
         SimServer(profile, options),
         host=host,
         port=port,
-        http=GatewayProtocol,
+        http=protocol,
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GRACE,
     )
     await uvicorn.Server(config).serve()
