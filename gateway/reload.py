@@ -54,6 +54,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 def _server(gateway: Gateway, settings: Settings) -> None:
     gateway.dispatcher.response_headers = settings.server.response_headers
+    gateway.bodies.limits = settings.server
 
 
 def _policy(gateway: Gateway, settings: Settings) -> None:
