@@ -7,7 +7,6 @@ import contextlib
 import logging
 import math
 import os
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
@@ -16,11 +15,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
 
 from gateway.admin.api import admin_app
+from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
+from gateway.fleet.access import Accesses
+from gateway.fleet.allow import AllowRule
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.discovery.feeds import Feeds
 from gateway.fleet.fleet import Fleet
@@ -37,6 +40,9 @@ from gateway.http.decisions import DecisionLog, explained
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
 from gateway.http.facts import FactReader
+from gateway.http.ingress import Ingress
+from gateway.http.keyguard import Guard
+from gateway.http.keys import Keys
 from gateway.http.learning import Learning
 from gateway.http.ops import Ops, identified, is_control_path, refusal
 from gateway.http.proxy import Proxy
@@ -54,6 +60,7 @@ from gateway.telemetry.lines import LineLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.sources import FeedReading, GateState, Sources
+from gateway.tls import ServerCertificate
 from gateway.types import Clock, Role
 from gateway.version import VERSION
 from policies.base import Policy
@@ -100,9 +107,16 @@ class Gateway:
         self.scale = BlockScale()
         self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
-        self.fleet = Fleet(settings.health, clock, settings.breaker, settings.backpressure)
+        self.allow_rule = AllowRule(settings.admin.allow_backends)
+        accesses = Accesses(settings.backend_tls, self.allow_rule)
+        self.fleet = Fleet(
+            settings.health, clock, settings.breaker, settings.backpressure, accesses
+        )
         self.reconciler = Reconciler(self.fleet, clock, settings.discovery.linger)
         self.feeds = Feeds(settings.discovery, self.reconciler, clock)
+        self.keys = Keys(settings.auth)
+        tls = settings.server.tls
+        self.certificate = None if tls is None else ServerCertificate(tls)
         self.access = _log(AccessLog, "access", settings.log.access)
         self.decisions = _log(
             lambda path: DecisionLog(path, clock), "decisions", settings.log.decisions
@@ -154,8 +168,10 @@ class Gateway:
             retries=settings.retries,
             timeouts=settings.timeouts,
         )
+        self.ingress = Ingress(settings, self.keys, lambda: self.pools.scheduling)
         self.proxy = Proxy(
             settings=settings,
+            ingress=self.ingress,
             fleet=self.fleet,
             pools=self.pools,
             facts=self.facts,
@@ -171,6 +187,7 @@ class Gateway:
         reports = Reports(self.loads, clock, self.metrics.load_failed)
         self.poller = LoadPoller(self.fleet, settings.health, reports, clock)
         self._ticker: asyncio.Task[None] | None = None
+        self._admin_listener: AdminListener | None = None
         self.admin = admin_app(GatewayControl(self), settings.admin)
         self._starlette = self._control_plane()
         self.fleet.on_change(self._backend_changed)
@@ -209,19 +226,33 @@ class Gateway:
                 except OSError as error:
                     raise _unwritable(option, log.path, error) from None
 
-    def _control_plane(self) -> Starlette:
+    def _control_plane(self) -> ASGIApp:
         ops = Ops(self.fleet, self.page, lambda: self.stopping, self.instance)
-        return Starlette(
-            routes=[*ops.routes(), Mount("/admin", self.admin)],
+        admin = Mount("/admin", self.admin)
+        routes: list[BaseRoute] = list(ops.routes())
+        listen = self.settings.admin.listen
+        if listen is None:
+            routes.append(admin)
+        else:
+            own = [Route("/live", ops.live), Route("/metrics", ops.metrics), admin]
+            handlers = {HTTPException: _http_error}
+            self._admin_listener = AdminListener(
+                Starlette(routes=own, exception_handlers=handlers), listen
+            )
+        app = Starlette(
+            routes=routes,
             lifespan=self._lifespan,
             exception_handlers={HTTPException: _http_error},
         )
+        return Guard(app, self.keys, refusal)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._ticker = asyncio.create_task(self._tick())
         for log in self.logs:
             log.start()
+        if self._admin_listener is not None:
+            await self._admin_listener.start()
         if self.settings.health.probes:
             await self.prober.start()
         await self.poller.start()
@@ -239,6 +270,8 @@ class Gateway:
             await self.feeds.stop()
             await self.prober.stop()
             await self.poller.stop()
+            if self._admin_listener is not None:
+                await self._admin_listener.stop()
             for upstream in self.upstreams.values():
                 upstream.close()
             for log in self.logs:
@@ -258,12 +291,22 @@ class Gateway:
                 due = now + TICK
                 self.reconciler.expire()
                 self.learning.refresh()
+                self._refresh_certificate()
                 self.proxy.assume_prefilled(now)
                 self.proxy.ping_silent()
                 self.index.reclaim(RECLAIMED)
                 for upstream in (*self.upstreams.values(), *self._retired):
                     upstream.tick()
                 self._retired = [upstream for upstream in self._retired if upstream.busy]
+
+    def _refresh_certificate(self) -> None:
+        if self.certificate is None:
+            return
+        try:
+            if self.certificate.refresh():
+                logger.info("the listener's certificate was read anew")
+        except ConfigError as error:
+            logger.error("the listener keeps its certificate: %s", error)
 
     def _observe(self, record: RequestRecord) -> None:
         self.metrics.observe(record)
@@ -285,6 +328,7 @@ class Gateway:
             },
             bytes_per_token=lambda model: self.learning.tokens.bytes_per_token(model),
             index=self.index.stats,
+            keys=self.keys,
         )
 
     def _gates(self) -> dict[str, GateState]:
@@ -325,6 +369,7 @@ class Gateway:
         else:
             if id not in self.upstreams:
                 self._backend_added(backend)
+            self.upstreams[id].access = backend.access
             capacity = self._capacity(backend)
             self.loads[id].capacity_tokens = capacity
             self.loads[id].trials = backend.trials
@@ -386,8 +431,9 @@ class Gateway:
 
     def _backend_added(self, backend: Backend) -> None:
         address = backend.address
-        tls = ssl.create_default_context() if address.scheme == "https" else None
-        self.upstreams[backend.id] = Upstream(address.host, address.port, self.clock, tls)
+        self.upstreams[backend.id] = Upstream(
+            address.host, address.port, self.clock, backend.access
+        )
         self.loads.setdefault(backend.id, BackendLoad(backend.id))
         self.index.add_backend(backend.id, self._capacity(backend))
 

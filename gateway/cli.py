@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.config import BackendConfig, ConfigError, Settings, convert, load
+from gateway.secrets import MIN_KEY, hash_key, new_key
 from gateway.version import VERSION
 
 
@@ -54,6 +55,14 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check-config", help="say whether a settings file is right")
     check.add_argument("config", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
+
+    key = commands.add_parser(
+        "hash-key", help="make an API key or an admin token, and the hash that settings have of it"
+    )
+    key.add_argument(
+        "--stdin", action="store_true", help="hash the key on standard input instead of a new one"
+    )
+    key.set_defaults(run=_hash_key)
 
     # Beside the gateway, not in it: only these subcommands need the load-test package.
     from loadtests.sim import cli as sim
@@ -109,6 +118,18 @@ def _check(arguments: argparse.Namespace) -> int:
 
     check(load(arguments.config))
     print(f"{arguments.config}: ok")
+    return 0
+
+
+def _hash_key(arguments: argparse.Namespace) -> int:
+    if arguments.stdin:
+        key = sys.stdin.readline().strip()
+        if len(key) < MIN_KEY:
+            raise ConfigError(f"the key has {len(key)} characters, expected at least {MIN_KEY}")
+        print(hash_key(key))
+        return 0
+    key = new_key()
+    print(f"key:  {key}\nhash: {hash_key(key)}")
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -18,7 +19,7 @@ from msgspec import Meta
 
 from gateway import document
 from gateway.allowed import STEP, allowed
-from gateway.types import EngineKind, Role
+from gateway.types import EngineKind, Priority, Role
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]
@@ -46,9 +47,92 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of every part of the settings."""
 
 
+class SecretRef(Section, frozen=True):
+    """Where a secret is kept: exactly one of the two."""
+
+    env: Annotated[str, Meta(min_length=1)] | None = None
+    """Environment variable."""
+    file: Annotated[str, Meta(min_length=1)] | None = None
+    """File; white space around the secret is not part of it."""
+
+    def __post_init__(self) -> None:
+        if (self.env is None) is (self.file is None):
+            raise ValueError("a secret is kept in exactly one of env and file")
+
+
+Secret = Annotated[str, Meta(min_length=1)] | SecretRef
+"""A secret itself, or where it is kept. `gateway.secrets.reveal` reads it."""
+
+HASH = r"^sha256:[0-9a-f]{64}$"
+Hash = Annotated[str, Meta(pattern=HASH)]
+"""As `prefixgate hash-key` prints it."""
+HostPort = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):\d{1,5}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+
+
+class ServerTls(Section, frozen=True):
+    """TLS 1.2 or newer towards clients. Files in PEM; read anew when they change."""
+
+    cert: str
+    """The certificate, and those between it and its authority."""
+    key: str
+    key_password: Secret | None = None
+    client_ca: str | None = None
+    """Whose certificates clients must have. Without one they need none."""
+
+
+class BackendTls(Section, frozen=True):
+    """Towards an https backend. Files in PEM."""
+
+    ca: str | None = None
+    """Whose certificates are believed; those that the system trusts when not given."""
+    cert: str | None = None
+    """What the gateway shows of itself, with `key`."""
+    key: str | None = None
+    key_password: Secret | None = None
+    server_name: str | None = None
+    """The name in the backend's certificate, where it is not the URL's host."""
+    insecure: bool = False
+    """Believe any certificate. Whoever is on the way can then read and change everything."""
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) is not (self.key is None):
+            raise ValueError("cert and key are given together or not at all")
+        if self.insecure and self.ca is not None:
+            raise ValueError("insecure believes any certificate: ca has no use beside it")
+
+
+ENGINE_CONTROL = (
+    *("/abort_request", "/abort_requests", "/inference/*/abort_requests"),
+    *("/sleep", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
+    *("/pause_generation", "/continue_generation", "/pd_role_switch"),
+    *("/reset_*_cache", "/flush_cache", "/clear_hicache*", "/hicache/*"),
+    *("/release_*", "/resume_*", "/collective_rpc", "/rpc", "/init_*", "/destroy_*"),
+    *("/update_*", "/*_weights*", "/weights*", "/set_*", "/scale_elastic_ep", "/fault_tolerance/*"),
+    *("/load_*", "/unload_*", "/v1/load_*", "/v1/unload_*", "POST /lora-adapters"),
+    *("/start_profile", "/stop_profile", "/start_*", "/stop_*", "/dump_*", "/configure_logging"),
+    *("/open_session", "/close_session", "/server_info", "/get_server_info", "/get_internal_state"),
+    *("/slots", "/slots/*", "POST /props", "/models/load", "/models/unload", "/kv_cache_events"),
+    *("/perf_metrics", "/kv_event_sources", "/freeze_gc", "/scale_*"),
+    *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/*"),
+)
+"""Routes by which engines are steered rather than used: no client's business."""
+
+
 class Server(Section, frozen=True):
     host: str = "127.0.0.1"
     port: Port = 8080
+    tls: ServerTls | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks (CIDR) of the peers whose forwarded headers are believed, and whose
+    word on tenant and priority is taken. From all others these headers are replaced."""
+    deny_paths: tuple[str, ...] = ENGINE_CONTROL
+    """Paths, with * for anything, that are not passed on, whichever way they are spelt; a method
+    before the path restricts an entry to it."""
+    pass_transfer_fields: bool = False
+    """Pass on what tells an engine where to fetch a KV cache from (kv_transfer_params,
+    bootstrap_host, disaggregated_params and the like). Where clients are not trusted, these let
+    them have engines connect to hosts of their choice."""
     keep_alive: Seconds = 75.0
     """How long an idle client connection is kept; longer than a load balancer's own idle limit."""
     max_connections: Count | None = None
@@ -107,10 +191,70 @@ class BackendOptions(Section, frozen=True):
     priority: bool = False
     """The engine schedules by priority (vLLM: --scheduling-policy priority, SGLang:
     --enable-priority-scheduling): a priority that a client gave in a header is passed on to it."""
+    api_key: Secret | None = None
+    """Sent as a bearer token in place of whatever clients show."""
+    tls: BackendTls | None = None
+    """How an https backend is spoken to; `backend_tls` when not given."""
+
+
+class KeyLimits(Section, frozen=True):
+    """Limits of one API key; null is none. Minutes are whole ones, the first of which begins with
+    the first request: around the end of one, twice as much can come within a minute."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    """Prompt and output tokens of the work that was done."""
+    max_concurrent: Count | None = None
+    """Requests under way, from their head to the end of their answer."""
+
+
+class ApiKey(Section, frozen=True):
+    """A client's key, by its hash or by where it is kept."""
+
+    name: Name
+    hash: Hash | None = None
+    key: SecretRef | None = None
+    tenant: Annotated[str, Meta(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")] | None = None
+    """Whom its requests count for; the key's name when not given."""
+    models: tuple[str, ...] | None = None
+    """Models it may use, with * for anything; all when not given. With them, every request must
+    name one."""
+    max_priority: Priority = Priority.NORMAL
+    """The highest priority that its requests can have."""
+    names_tenants: bool = False
+    """Whether `scheduling.tenants.header` is believed of its requests."""
+    limits: KeyLimits = KeyLimits()
+
+    def __post_init__(self) -> None:
+        if (self.hash is None) is (self.key is None):
+            raise ValueError(f"key {self.name!r} has exactly one of hash and key")
+
+
+class Auth(Section, frozen=True):
+    """API keys. With `enabled`, nothing but liveness and readiness answers without one."""
+
+    enabled: bool = False
+    keys: tuple[ApiKey, ...] = ()
+    open_metrics: bool = False
+    """Whether /metrics answers without a key."""
+    pass_credentials: bool = False
+    """Send clients' keys and cookies on to backends that have no `api_key`."""
+
+    def __post_init__(self) -> None:
+        names = [key.name for key in self.keys]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"keys: the name {min(twice)!r} is given twice")
+        if self.keys and not self.enabled:
+            raise ValueError("keys are given, but enabled is false: anybody could come in")
 
 
 class BackendConfig(BackendOptions, frozen=True, kw_only=True):
     url: str
+
+    def __post_init__(self) -> None:
+        if self.tls is not None and not self.url.strip().lower().startswith("https:"):
+            raise ValueError("tls is given, but the url is not https")
 
 
 class PolicyConfig(Section, frozen=True):
@@ -426,9 +570,41 @@ class Retries(Section, frozen=True):
     one may still be at work on it, and the client waits all over again."""
 
 
+class AdminRole(StrEnum):
+    """What a token of the admin API allows; each allows what those before it do."""
+
+    READ = "read"
+    OPERATE = "operate"
+    """Drain, flush, change policy and scheduling."""
+    ADMIN = "admin"
+    """Add and remove backends, and everything else."""
+
+
+class AdminUser(Section, frozen=True):
+    """A holder of a token, by its hash or by where it is kept."""
+
+    name: Name
+    role: AdminRole
+    hash: Hash | None = None
+    token: SecretRef | None = None
+
+    def __post_init__(self) -> None:
+        if (self.hash is None) is (self.token is None):
+            raise ValueError(f"user {self.name!r} has exactly one of hash and token")
+
+
 class Admin(Section, frozen=True):
-    token: str | None = None
-    """Bearer token of the admin API. Without one it answers loopback clients only."""
+    token: Secret | None = None
+    """Bearer token of the admin API, with the role admin. Without a token, here or in `users`, it
+    answers loopback clients only."""
+    users: tuple[AdminUser, ...] = ()
+    listen: HostPort | None = None
+    """HOST:PORT of a listener for the admin API and /metrics alone; then the main one has no admin
+    API."""
+    allow_backends: tuple[str, ...] = ()
+    """Which addresses backends may be added at: HOST:PORT, ADDRESS:PORT, NETWORK (CIDR) or
+    NETWORK:PORT; * as the port is any, *.DOMAIN any name below it. When empty, all but link-local,
+    multicast and metadata addresses, which are allowed by no entry but their own."""
 
 
 class Log(Section, frozen=True):
@@ -454,6 +630,9 @@ class Settings(Section, frozen=True):
     backpressure: Backpressure = Backpressure()
     timeouts: Timeouts = Timeouts()
     retries: Retries = Retries()
+    backend_tls: BackendTls = BackendTls()
+    """How https backends are spoken to that have no `tls` of their own."""
+    auth: Auth = Auth()
     admin: Admin = Admin()
     log: Log = Log()
 
@@ -530,7 +709,8 @@ def _value_at(data: Any, path: str) -> Any:
 
 def _showable(path: str, value: Any) -> bool:
     """Containers say nothing in a message, and secrets must not be in one."""
-    return isinstance(value, (str, int, float, bool)) and not re.search("token$|key$", path)
+    secret = re.search(r"(token|key|hash|password|secret)(\.env|\.file)?$", path)
+    return isinstance(value, (str, int, float, bool)) and secret is None
 
 
 def load(path: Path) -> Settings:

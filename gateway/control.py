@@ -13,6 +13,7 @@ from gateway.admin.views import (
     DiscoveryView,
     Explanation,
     IndexView,
+    KeyView,
     PolicyView,
     PoolView,
     ReloadView,
@@ -156,6 +157,33 @@ class GatewayControl:
             for context in self._gateway.proxy.live.values()
             for record in (context.record,)
         ]
+
+    def keys(self) -> list[KeyView]:
+        now = self._gateway.clock()
+        views = []
+        for key in self._gateway.keys:
+            use = key.use
+            limits = use.limits
+            use.requests.turn(now)
+            use.tokens.turn(now)
+            views.append(
+                KeyView(
+                    name=key.name,
+                    tenant=key.tenant,
+                    models=None if key.models is None else list(key.models),
+                    max_priority=key.max_priority,
+                    requests_per_minute=limits.requests_per_minute,
+                    tokens_per_minute=limits.tokens_per_minute,
+                    max_concurrent=limits.max_concurrent,
+                    requests_used=use.requests.used,
+                    tokens_used=use.tokens.used,
+                    concurrent=use.concurrent,
+                    requests_total=use.requests_total,
+                    tokens_total=use.tokens_charged,
+                    limited={str(limit): count for limit, count in use.refused.items()},
+                )
+            )
+        return views
 
     def settings(self) -> Settings:
         gateway = self._gateway

@@ -78,6 +78,7 @@ def _config(gateway: Gateway) -> uvicorn.Config:
     protocol = GatewayProtocol if server.parser == "httptools" else StrictProtocol
     http: Any = partial(protocol, lambda: gateway.settings.server, gateway.metrics.refused)
     keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
+    certificate = gateway.certificate
     return uvicorn.Config(
         gateway,
         http=http,
@@ -91,6 +92,7 @@ def _config(gateway: Gateway) -> uvicorn.Config:
         date_header=False,
         timeout_keep_alive=keep_alive,
         h11_max_incomplete_event_size=server.max_head,
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
 
 

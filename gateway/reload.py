@@ -32,6 +32,7 @@ logger = logging.getLogger("prefixgate.reload")
 NEEDS_RESTART = frozenset(
     {
         *("server.host", "server.port", "server.parser", "server.keep_alive"),
+        *("server.tls", "backend_tls", "admin.listen"),
         *("health.probes", "log.access", "log.decisions"),
     }
 )
@@ -55,6 +56,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 def _server(gateway: Gateway, settings: Settings) -> None:
     gateway.dispatcher.response_headers = settings.server.response_headers
     gateway.bodies.limits = settings.server
+    gateway.ingress.reconfigure(settings)
 
 
 def _policy(gateway: Gateway, settings: Settings) -> None:
@@ -89,8 +91,14 @@ def _attempts(gateway: Gateway, settings: Settings) -> None:
     gateway.attempts.reconfigure(settings.retries, settings.timeouts)
 
 
+def _auth(gateway: Gateway, settings: Settings) -> None:
+    gateway.keys.reconfigure(settings.auth)
+    gateway.ingress.reconfigure(settings)
+
+
 def _admin(gateway: Gateway, settings: Settings) -> None:
-    gateway.admin.reconfigure(settings.admin.token)
+    gateway.allow_rule.reconfigure(settings.admin.allow_backends)
+    gateway.admin.reconfigure(settings.admin)
 
 
 def _backends(gateway: Gateway, settings: Settings) -> None:
@@ -113,6 +121,7 @@ SECTIONS: Mapping[str, Apply] = {
     "discovery": _discovery,
     "timeouts": _attempts,
     "retries": _attempts,
+    "auth": _auth,
     "admin": _admin,
     "log": _log,
 }

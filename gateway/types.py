@@ -112,6 +112,8 @@ class Prompt(msgspec.Struct, frozen=True):
             a batch of prompts was sent, of which the key covers the first.
         priority: the engine's own field of that name, None when it is not set.
         is_ids: the prompt came as token ids.
+        transfer: name of a member that tells the engine where to fetch a KV cache, or which of its
+            ranks is to work; "" without one.
     """
 
     model: str
@@ -123,6 +125,7 @@ class Prompt(msgspec.Struct, frozen=True):
     prompt_bytes: int = 0
     priority: int | None = None
     is_ids: bool = False
+    transfer: str = ""
 
 
 class Match(msgspec.Struct, frozen=True):

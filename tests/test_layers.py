@@ -31,6 +31,8 @@ LAYERS = {
     "gateway.changes": 1,
     "gateway.config": 1,
     "gateway.document": 1,
+    "gateway.secrets": 1,
+    "gateway.tls": 1,
     "gateway.types": 1,
     "gateway.version": 1,
 }

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.admin.auth import Auth
+from gateway.admin.auth import Auth, require
 from gateway.admin.control import Control
 from gateway.admin.errors import HANDLERS
 from gateway.admin.openapi import Operation
@@ -27,7 +27,7 @@ def admin_app(control: Control, settings: Admin) -> Auth:
     """The admin API, to be mounted at `operations.MOUNT`.
 
     Raises:
-        ConfigError: the settings' token is empty.
+        ConfigError: a token is empty or cannot be read.
     """
     operations = AdminApi(control).operations()
     by_path: dict[str, dict[str, Operation]] = {}
@@ -36,12 +36,13 @@ def admin_app(control: Control, settings: Admin) -> Auth:
     routes = [_route(path, methods) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False
-    return Auth(app, settings.token)
+    return Auth(app, settings)
 
 
 def _route(path: str, methods: Mapping[str, Operation]) -> Route:
     async def endpoint(request: Request) -> Response:
         operation = methods["GET" if request.method == "HEAD" else request.method]
+        require(request, operation.needs)
         body = None
         if operation.body is not None:
             body = await _body(request, operation)

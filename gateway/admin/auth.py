@@ -1,16 +1,19 @@
-"""Who may use the admin API: holders of the token, or without one the machine's own users."""
+"""Who may use the admin API: holders of a token, each by its role, or without any token the
+machine's own users."""
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 from http import HTTPStatus
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.admin.errors import error_response
-from gateway.config import ConfigError
+from gateway.config import Admin, AdminRole, ConfigError
+from gateway.secrets import digest_of, hash_bytes, reveal
 
 FORWARDED = (
     b"cf-connecting-ip",
@@ -24,43 +27,55 @@ FORWARDED = (
 )
 
 _HOW = "Set admin.token in the settings and send it as a bearer token."
+_ROLE = "prefixgate.admin_role"
+_ORDER = tuple(AdminRole)
 
 
 class Auth:
     """Middleware. Never believes a forwarded header; one can only keep a request out.
 
-    Args:
-        token: the bearer token; None opens the API to loopback peers and to nobody else.
+    Without any token the API is open to loopback peers, in every role, and to nobody else.
 
     Raises:
-        ConfigError: the token is empty, which would let everybody in.
+        ConfigError: a token is empty, which would let everybody in, cannot be read, or is another
+            one's.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, settings: Admin) -> None:
         self._app = app
-        self.reconfigure(token)
+        self.reconfigure(settings)
 
-    def reconfigure(self, token: str | None) -> None:
-        """Ask for another token from now on, or for none.
+    def reconfigure(self, settings: Admin) -> None:
+        """Have other tokens from now on.
 
         Raises:
-            ConfigError: it is empty.
+            ConfigError: as above; nothing has changed then.
         """
-        if token is not None and not token.strip():
-            raise ConfigError("admin: token: is empty, expected a secret or none", field="token")
-        self._token = token.strip().encode() if token is not None else None
+        roles: dict[bytes, AdminRole] = {}
+        if settings.token is not None:
+            token = reveal(settings.token, "admin.token")
+            roles[digest_of(token.encode())] = AdminRole.ADMIN
+        for number, user in enumerate(settings.users):
+            option = f"admin.users[{number}]"
+            digest = hash_bytes(user.hash, user.token, f"{option}.token")
+            if digest in roles:
+                raise ConfigError(f"{option}: {user.name!r} has another one's token", field=option)
+            roles[digest] = user.role
+        self._roles = roles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
-        if self._token is None:
+        if not self._roles:
+            scope[_ROLE] = AdminRole.ADMIN
             problem = _not_local(scope, headers)
             answer = error_response(HTTPStatus.FORBIDDEN, problem) if problem else None
         else:
             answer = None
-            if not _has_token(headers, self._token):
+            role = scope[_ROLE] = self._role(headers)
+            if role is None:
                 answer = error_response(
                     HTTPStatus.UNAUTHORIZED,
                     "The admin API needs its token: Authorization: Bearer TOKEN.",
@@ -69,15 +84,24 @@ class Auth:
                 )
         await (answer or self._app)(scope, receive, send)
 
+    def _role(self, headers: list[tuple[bytes, bytes]]) -> AdminRole | None:
+        """What a request's token allows; None without one that is known."""
+        given = [value for name, value in headers if name == b"authorization"]
+        if len(given) != 1:
+            return None
+        scheme, _, credentials = given[0].partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        return self._roles.get(digest_of(credentials.strip()))
 
-def _has_token(headers: list[tuple[bytes, bytes]], token: bytes) -> bool:
-    given = [value for name, value in headers if name == b"authorization"]
-    if len(given) != 1:
-        return False
-    scheme, _, credentials = given[0].partition(b" ")
-    # compared whatever the scheme is: how long it takes tells nothing
-    same = hmac.compare_digest(credentials.strip(), token)
-    return same and scheme.lower() == b"bearer"
+
+def require(request: Request, needed: AdminRole) -> None:
+    """Raises:
+    HTTPException: 403, the request's token does not allow as much.
+    """
+    role = request.scope[_ROLE]
+    if _ORDER.index(role) < _ORDER.index(needed):
+        raise HTTPException(403, f"This needs a token of the role {needed}; yours has {role}.")
 
 
 def _not_local(scope: Scope, headers: list[tuple[bytes, bytes]]) -> str | None:

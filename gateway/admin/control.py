@@ -10,6 +10,7 @@ from gateway.admin.views import (
     DiscoveryView,
     Explanation,
     IndexView,
+    KeyView,
     PolicyView,
     PoolView,
     ReloadView,
@@ -72,6 +73,9 @@ class Control(Protocol):
 
     def requests(self) -> list[RequestView]:
         """Those under way, the oldest first."""
+
+    def keys(self) -> list[KeyView]:
+        """API keys, in the settings' order; never the keys themselves nor their hashes."""
 
     def settings(self) -> Settings:
         """Those that hold now. The admin API takes the secrets out before it shows them."""

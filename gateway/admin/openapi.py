@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.admin.views import ErrorView
+from gateway.config import AdminRole
 
 Json = dict[str, Any]
 Answer = tuple[int, Any]
@@ -21,7 +22,8 @@ _SCHEMA = "#/components/schemas/{name}"
 _ERRORS = {
     400: "The body, the config file, or a value in it, is wrong.",
     401: "The token is missing or wrong.",
-    403: "No token is configured and the client is not one of this machine's own.",
+    403: "The token's role does not allow it; or no token is configured and the client is not one "
+    "of this machine's own.",
     404: "There is no such backend.",
     413: "The body is too large.",
     500: "The gateway failed.",
@@ -40,6 +42,7 @@ class Operation:
         partial: the body is a part of its type; it is checked, and handed over as it came.
         backend: takes a backend's id, which may be unknown.
         refusable: may be wrong although it takes no body.
+        role: what a token must allow; None for read where nothing can change, else admin.
     """
 
     method: str
@@ -53,6 +56,13 @@ class Operation:
     partial: bool = False
     backend: bool = False
     refusable: bool = False
+    role: AdminRole | None = None
+
+    @property
+    def needs(self) -> AdminRole:
+        if self.role is not None:
+            return self.role
+        return AdminRole.READ if self.method == "GET" else AdminRole.ADMIN
 
     @property
     def errors(self) -> list[int]:

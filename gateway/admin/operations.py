@@ -17,12 +17,13 @@ from gateway.admin.views import (
     Explanation,
     FlushRequest,
     IndexView,
+    KeyView,
     PolicyView,
     PoolView,
     ReloadView,
     RequestView,
 )
-from gateway.config import BackendConfig, PolicyConfig, Scheduling, Settings, changed
+from gateway.config import AdminRole, BackendConfig, PolicyConfig, Scheduling, Settings, changed
 from gateway.fleet.backend import BackendPatch
 
 MOUNT = "/admin"
@@ -72,6 +73,7 @@ class AdminApi:
                 {200: BackendView},
                 body=BackendPatch,
                 backend=True,
+                role=AdminRole.OPERATE,
             ),
             Operation(
                 "DELETE",
@@ -91,6 +93,7 @@ class AdminApi:
                 self.drain_backend,
                 {200: BackendView, 202: BackendView},
                 backend=True,
+                role=AdminRole.OPERATE,
             ),
             Operation(
                 "POST",
@@ -100,6 +103,7 @@ class AdminApi:
                 self.undrain_backend,
                 {200: BackendView},
                 backend=True,
+                role=AdminRole.OPERATE,
             ),
             Operation(
                 "GET",
@@ -133,6 +137,7 @@ class AdminApi:
                 self.set_policy,
                 {200: PolicyConfig},
                 body=PolicyConfig,
+                role=AdminRole.OPERATE,
             ),
             Operation(
                 "GET",
@@ -152,6 +157,7 @@ class AdminApi:
                 {200: Scheduling},
                 body=Scheduling,
                 partial=True,
+                role=AdminRole.OPERATE,
             ),
             Operation(
                 "POST",
@@ -161,6 +167,7 @@ class AdminApi:
                 self.explain,
                 {200: Explanation},
                 body=ExplainRequest,
+                role=AdminRole.READ,
             ),
             Operation(
                 "GET",
@@ -180,6 +187,7 @@ class AdminApi:
                 body=FlushRequest,
                 body_optional=True,
                 backend=True,
+                role=AdminRole.OPERATE,
             ),
             Operation(
                 "GET",
@@ -196,6 +204,14 @@ class AdminApi:
                 "Requests under way, the oldest first.",
                 self.list_requests,
                 {200: list[RequestView]},
+            ),
+            Operation(
+                "GET",
+                "/v1/keys",
+                "listKeys",
+                "The API keys by name, with their limits and what they have used.",
+                self.list_keys,
+                {200: list[KeyView]},
             ),
             Operation(
                 "GET",
@@ -283,6 +299,9 @@ class AdminApi:
 
     def list_requests(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.requests()
+
+    def list_keys(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.keys()
 
     def get_config(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, redacted(msgspec.to_builtins(self._control.settings()))

@@ -7,15 +7,19 @@ from typing import Any
 
 REDACTED = "***"
 
-_SECRET = re.compile(r"(token|secrets?|passwords?|keys?)$", re.IGNORECASE)
+_SECRET = re.compile(r"(token|secrets?|passwords?|keys?|hash)$", re.IGNORECASE)
 
 
 def redacted(tree: Any, name: str = "") -> Any:
-    """A tree of settings in which every value whose name says that it is a secret is starred."""
-    if tree is not None and _SECRET.search(name):
+    """A tree of settings in which every value whose name says that it is a secret is starred.
+
+    A list of sections is no secret itself: what is within them says so by its own name.
+    """
+    sections = isinstance(tree, (list, tuple)) and all(isinstance(each, dict) for each in tree)
+    if tree is not None and not sections and _SECRET.search(name):
         return REDACTED
     if isinstance(tree, dict):
         return {key: redacted(value, str(key)) for key, value in tree.items()}
-    if isinstance(tree, list):
+    if isinstance(tree, (list, tuple)):
         return [redacted(value) for value in tree]
     return tree

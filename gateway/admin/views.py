@@ -423,6 +423,30 @@ class RequestView(View, frozen=True):
     queue_seconds: float
 
 
+class KeyView(View, frozen=True):
+    """An API key: what it may, and what it has used. Limits that are null do not exist."""
+
+    name: str
+    tenant: str
+    models: list[str] | None
+    """Null for all."""
+    max_priority: Priority
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    max_concurrent: int | None
+    requests_used: int
+    """In the current minute."""
+    tokens_used: int
+    """In the current minute, with what is reserved for requests under way."""
+    concurrent: int
+    requests_total: int
+    """Since the start."""
+    tokens_total: int
+    """Charged since the start."""
+    limited: dict[str, int]
+    """Requests that were held back since the start, by limit."""
+
+
 class ExplainRequest(Section, frozen=True):
     """A request to be explained: the one that a client would send."""
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from xxhash import xxh3_64_hexdigest
 
 from gateway.config import BackendConfig, BreakerConfig, ConfigError, Count, Section
+from gateway.fleet.access import OPEN, Access
 from gateway.fleet.address import Address
 from gateway.fleet.breaker import Breaker, BreakerState, Trials
 from gateway.fleet.facts import EngineFacts
@@ -61,6 +62,7 @@ class Backend:
     Attributes:
         id: opaque and stable: the same for this address in every replica and after every restart.
         address: where it listens.
+        access: how it is reached.
         config: what the operator said of it.
         source: who named it.
         facts: what the engine said when it was last seen to serve; None before.
@@ -79,6 +81,7 @@ class Backend:
     """
 
     __slots__ = (
+        "access",
         "address",
         "breaker",
         "busy",
@@ -112,6 +115,7 @@ class Backend:
         self.address = Address.parse(config.url)
         self.id = id_of(self.address)
         check_models(config.models)
+        self.access: Access = OPEN
         self.config = config
         self.source = source
         self.facts: EngineFacts | None = None

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
+from gateway.fleet.access import Accesses
+from gateway.fleet.address import Address
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.breaker import BreakerState, Trials
 from gateway.fleet.facts import EngineFacts
@@ -55,10 +57,12 @@ class Fleet:
         clock: Clock,
         breaker: BreakerConfig | None = None,
         backpressure: Backpressure | None = None,
+        accesses: Accesses | None = None,
     ) -> None:
         self._health = health
         self._breaker = breaker or BreakerConfig()
         self.backpressure = backpressure or Backpressure()
+        self._accesses = accesses or Accesses()
         self._clock = clock
         self._backends: dict[str, Backend] = {}
         self._changed: list[Listener] = []
@@ -114,20 +118,32 @@ class Fleet:
         """Let a backend in. One that is there at the same address goes on with the new config.
 
         Raises:
-            ConfigError: no usable address or model name, or no model name where none is asked for.
+            ConfigError: no usable address or model name, no model name where none is asked for,
+                or a key or certificate that cannot be read.
         """
         backend = Backend(config, source, self._clock, self._breaker)
         if not self._health.probes:
             self._trust(backend)
+        guarded = source is Source.ADMIN
+        access = self._accesses.of(backend.address, config, guarded=guarded)
         known = self._backends.get(backend.id)
         if known is not None:
             known.config, known.source = config, source
             backend = known
         else:
             self._backends[backend.id] = backend
+        backend.access = access
         self._tell(backend)
         self._suspect(backend)
         return Added(backend, new=known is None)
+
+    def check(self, config: BackendConfig) -> None:
+        """Whether whoever may only use the admin API may have such a backend added.
+
+        Raises:
+            ConfigError: not this one.
+        """
+        self._accesses.check(Address.parse(config.url), config)
 
     def _trust(self, backend: Backend) -> None:
         """Let a backend in that nobody asks how it is."""

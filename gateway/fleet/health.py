@@ -6,14 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-import httpx
-
 from gateway.config import Health
 from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.detect import MODELS, detect, with_models
 from gateway.fleet.facts import EngineFacts, ModelList
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.page import NoPage, PageReader, page_client
+from gateway.fleet.page import NoPage, PageClients, PageReader
 from gateway.types import EngineKind
 
 logger = logging.getLogger("prefixgate.fleet")
@@ -48,7 +46,8 @@ class Prober:
         self.settings = settings
         self._sleep = sleep
         self._instance = instance
-        self._client: httpx.AsyncClient | None = None
+        self._clients: PageClients | None = None
+        """None before the start."""
         self._rounds: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._running: dict[Backend, asyncio.Task[None]] = {}
@@ -58,7 +57,7 @@ class Prober:
 
     async def start(self) -> None:
         """Begin, with a probe of every backend at once. Does not wait for what they find."""
-        self._client = page_client()
+        self._clients = PageClients()
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
@@ -70,9 +69,9 @@ class Prober:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._rounds = None
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        if self._clients is not None:
+            await self._clients.close()
+            self._clients = None
 
     def reconfigure(self, settings: Health) -> None:
         """Keep to other settings from now on, beginning with a round."""
@@ -103,9 +102,11 @@ class Prober:
             self._launch(backend)
 
     def _launch(self, backend: Backend) -> None:
-        if self._client is None or backend in self._running:
+        if self._clients is None or backend in self._running:
             return
-        reader = PageReader(self._client, backend.address, self.settings.timeout, self._instance)
+        access, timeout = backend.access, self.settings.timeout
+        client = self._clients.of(access)
+        reader = PageReader(client, backend.address, timeout, access, self._instance)
         task = asyncio.create_task(self._probe(backend, reader))
         self._running[backend] = task
         task.add_done_callback(lambda _: self._running.pop(backend, None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
+from gateway.fleet.access import OPEN, Access
 from gateway.fleet.address import Address
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -22,15 +24,34 @@ INSTANCE = "x-prefixgate-instance"
 T = TypeVar("T")
 
 
-def page_client() -> httpx.AsyncClient:
+def page_client(tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
     """What pages are read with."""
     return httpx.AsyncClient(
         # A kept connection would be closed by the engine just when the next page is asked for.
         limits=httpx.Limits(max_keepalive_connections=0),
         headers={"user-agent": "prefixgate-probe", "accept-encoding": "identity"},
+        verify=tls or False,  # without one nothing but plain HTTP is spoken
         timeout=None,  # the reader bounds each page as a whole
         trust_env=False,
     )
+
+
+class PageClients:
+    """One client for each way to speak TLS."""
+
+    def __init__(self) -> None:
+        self._clients: dict[ssl.SSLContext | None, httpx.AsyncClient] = {}
+
+    def of(self, access: Access) -> httpx.AsyncClient:
+        client = self._clients.get(access.tls)
+        if client is None:
+            client = self._clients[access.tls] = page_client(access.tls)
+        return client
+
+    async def close(self) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.aclose()
 
 
 class NoPage(Exception):
@@ -67,6 +88,7 @@ class Page:
 
 class PageReader:
     """Args:
+    client: one that speaks the TLS of `access`.
     timeout: for each page as a whole, seconds.
     instance: how this gateway's own pages name the process; "" when there is no telling.
 
@@ -75,10 +97,16 @@ class PageReader:
     """
 
     def __init__(
-        self, client: httpx.AsyncClient, address: Address, timeout: float, instance: str = ""
+        self,
+        client: httpx.AsyncClient,
+        address: Address,
+        timeout: float,
+        access: Access = OPEN,
+        instance: str = "",
     ) -> None:
         self._client = client
-        self._base = address.url
+        self._address = address
+        self._access = access
         self._timeout = timeout
         self._instance = instance
         self.base_path = address.base_path
@@ -92,7 +120,7 @@ class PageReader:
         try:
             async with (
                 asyncio.timeout(self._timeout),
-                self._client.stream("GET", self._base + path) as answer,
+                contextlib.aclosing(await self._open(path)) as answer,
             ):
                 async for part in answer.aiter_bytes():
                     body += part
@@ -107,6 +135,21 @@ class PageReader:
         if self._instance and answer.headers.get(INSTANCE) == self._instance:
             raise NoPage("the address leads back to this gateway itself")
         return Page(path, answer.status_code, bytes(body))
+
+    async def _open(self, path: str) -> httpx.Response:
+        address, access = self._address, self._access
+        url = httpx.URL(address.url + path)
+        headers = {"host": address.authority}
+        extensions: dict[str, str] = {}
+        if access.authorization:
+            headers["authorization"] = access.authorization.decode()
+        if access.rule is not None:
+            [host, *_] = await access.rule.resolve(address.host, address.port)
+            url = url.copy_with(host=host)
+        if access.tls is not None:
+            extensions["sni_hostname"] = access.server_name or address.host
+        request = self._client.build_request("GET", url, headers=headers, extensions=extensions)
+        return await self._client.send(request, stream=True)
 
     async def find(self, path: str) -> Page | None:
         """The page, None where it cannot be read."""

@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import httpx
-
 from gateway.config import Health
 from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.engines.engine import EngineLoad
 from gateway.fleet.engines.table import engine_of
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.page import NoPage, PageReader, page_client
+from gateway.fleet.page import NoPage, PageClients, PageReader
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.fleet")
@@ -81,7 +79,7 @@ class LoadPoller:
         self._listener = listener
         self._clock = clock
         self._sleep = sleep
-        self._client: httpx.AsyncClient | None = None
+        self._clients: PageClients | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._running: dict[Backend, asyncio.Task[None]] = {}
@@ -90,7 +88,7 @@ class LoadPoller:
 
     async def start(self) -> None:
         """Begin. Does not wait for any answer."""
-        self._client = page_client()
+        self._clients = PageClients()
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
@@ -102,9 +100,9 @@ class LoadPoller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._rounds = None
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        if self._clients is not None:
+            await self._clients.close()
+            self._clients = None
 
     async def settle(self) -> None:
         """Wait until no poll is under way."""
@@ -132,7 +130,7 @@ class LoadPoller:
 
     def _launch(self, backend: Backend) -> None:
         if (
-            self._client is None
+            self._clients is None
             or self.settings.load_interval is None
             or backend.condition is not BackendState.HEALTHY
             or backend in self._running
@@ -141,7 +139,8 @@ class LoadPoller:
             return
         self._signals.setdefault(backend, _Signal())
         timeout = min(self.settings.timeout, self.interval)
-        reader = PageReader(self._client, backend.address, timeout)
+        access = backend.access
+        reader = PageReader(self._clients.of(access), backend.address, timeout, access)
         task = asyncio.create_task(self._poll(backend, reader))
         self._running[backend] = task
         task.add_done_callback(lambda _: self._running.pop(backend, None))

@@ -126,9 +126,10 @@ class Reconciler:
         """Add a backend over the admin API, where it may already be.
 
         Raises:
-            ConfigError: its address or models cannot be used.
+            ConfigError: its address or models cannot be used, or it may not be added.
         """
         [(id, listed)] = _by_id((config,), {}, {}).items()
+        self._fleet.check(config)
         own = self._lists.setdefault(Origin(Source.ADMIN), {})
         if id in own:
             listed = Listed(completed(listed.config, own[id].config))

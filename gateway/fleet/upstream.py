@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 from collections import deque
 from enum import StrEnum
 from math import inf
@@ -20,6 +19,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.fleet.access import OPEN, Access
 from gateway.fleet.limits import NO_LIMITS, Limits
 from gateway.types import Clock
 
@@ -365,7 +365,7 @@ class Upstream:
     Args:
         host, port: where to connect.
         clock: seconds, monotonic.
-        tls: context for https backends.
+        access: the backend's; can be replaced at any time, and holds for connections to come.
 
     Attributes:
         heard_at: when the last byte of any answer came, to within a `TICK`.
@@ -376,14 +376,14 @@ class Upstream:
         host: str,
         port: int,
         clock: Clock,
-        tls: ssl.SSLContext | None = None,
+        access: Access = OPEN,
     ) -> None:
         self.host = host
         self.port = port
         self.heard_at = clock()
         self.busy: set[Connection] = set()
         self._clock = clock
-        self._tls = tls
+        self.access = access
         self._idle: deque[Connection] = deque()
         self._closed = False
 
@@ -408,12 +408,9 @@ class Upstream:
         Raises:
             UpstreamFailure: CONNECT or CONNECT_TIMEOUT.
         """
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limit):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self), self.host, self.port, ssl=self._tls
-                )
+                connection = await self._connect()
         except TimeoutError:
             raise UpstreamFailure(FailureKind.CONNECT_TIMEOUT) from None
         except OSError as error:
@@ -421,6 +418,29 @@ class Upstream:
                 FailureKind.CONNECT, error.strerror or type(error).__name__
             ) from None
         return connection
+
+    async def _connect(self) -> Connection:
+        access = self.access
+        loop = asyncio.get_running_loop()
+        hosts = [self.host]
+        if access.rule is not None:
+            hosts = await access.rule.resolve(self.host, self.port)
+        name = (access.server_name or self.host) if access.tls is not None else None
+        failure = OSError("the name resolves to nothing")
+        for host in hosts:
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self),
+                    host,
+                    self.port,
+                    ssl=access.tls,
+                    server_hostname=name,
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure
 
     def park(self, connection: Connection) -> None:
         if self._closed:

@@ -14,6 +14,7 @@ from gateway.http.client import Client, Scope
 from gateway.http.dialects.base import Dialect
 from gateway.http.facts import Facts
 from gateway.http.headers import RequestHeaders
+from gateway.http.identity import Identity
 from gateway.http.relay import Relay
 from gateway.prefix.holder import Booking
 from gateway.scheduling.lease import Lease
@@ -42,7 +43,7 @@ class RequestContext(msgspec.Struct):
     Attributes, in the order in which they are filled:
         scope, client, dialect, record: from the start.
         phase: where the request is now: body, queue, connect, answer; for people and metrics.
-        headers, body: ingress.
+        headers, identity, body: ingress.
         held: bytes that count for `Bodies`.
         facts: what the request says of itself.
         request: what routing looks at: sizes, class, the prompt's blocks and who holds them.
@@ -60,6 +61,7 @@ class RequestContext(msgspec.Struct):
     record: RequestRecord
     phase: str = "body"
     headers: RequestHeaders | None = None
+    identity: Identity | None = None
     body: bytes = b""
     held: int = 0
     facts: Facts | None = None

@@ -13,7 +13,7 @@ from gateway.http.body import Bodies
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
-from gateway.http.headers import Headers
+from gateway.http.headers import Headers, without_credentials
 from gateway.http.learning import Learning
 from gateway.http.relay import Relay
 from gateway.http.verdicts import Verdicts
@@ -132,7 +132,7 @@ class Dispatcher:
             context.phase = "answer"
             relay.carry(connection)
             body = with_priority(context, backend)
-            head = _request_head(context, backend, body)
+            head = _request_head(context, backend, body, upstream.access.authorization)
             sent_at = self._clock()
             connection.send(head, body, relay, limits, ends_at=ends_at, head_only=head_only)
             del body  # it is large, and the answer may last for minutes
@@ -164,6 +164,8 @@ class Dispatcher:
                 (b"x-prefixgate-matched-tokens", b"%d" % record.matched_tokens),
                 (b"x-prefixgate-queue-ms", b"%d" % (record.queue_seconds * 1000)),
             )
+        if context.identity is not None:
+            added += context.identity.key.use.headers(self._clock())
         return added
 
 
@@ -190,19 +192,24 @@ def _keep(upstream: Upstream, dialled: asyncio.Future[Connection]) -> None:
         upstream.park(dialled.result())
 
 
-def _request_head(context: RequestContext, backend: Backend, body: bytes) -> bytes:
+def _request_head(
+    context: RequestContext, backend: Backend, body: bytes, authorization: bytes
+) -> bytes:
     scope, headers = context.scope, context.headers
     assert headers is not None
     query = scope["query_string"]
     target = backend.address.base_path.encode() + scope["raw_path"]
     if query:
         target += b"?" + query
+    lines = headers.forward
+    if authorization:
+        lines = b"%bauthorization: %b\r\n" % (without_credentials(lines), authorization)
     bodiless = not body and scope["method"] in _BODILESS
     return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n" % (
         scope["method"].encode(),
         target,
         backend.address.authority.encode(),
-        headers.forward,
+        lines,
         context.record.id.encode(),
         b"" if bodiless else b"content-length: %d\r\n" % len(body),
     )

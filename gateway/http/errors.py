@@ -2,6 +2,8 @@
 
 RequestError
 ├── Malformed           400  the request cannot be read
+├── Unauthenticated     401  no API key that is known (keys.py)
+├── NotAllowed          403
 ├── UnknownModel        404
 ├── WrongMethod         405, with Allow
 ├── TooLarge            413
@@ -9,6 +11,7 @@ RequestError
 ├── LoopDetected        508
 ├── SlowBody            408
 ├── BadHead             400, 405, 408, 414 or 431; the connection ends
+├── RateLimited         429, with Retry-After: the API key's limits (limits.py)
 ├── Overloaded          429 or 503, with Retry-After
 │   └── BodiesFull      503
 └── UpstreamBroke       502 or 504
@@ -29,14 +32,14 @@ class RequestError(Exception):
         type, code, param: as in OpenAI's error object; dialects translate.
         retry_after: seconds, None when trying again later does not help.
         close: the connection cannot be used again (a body was left unread).
-        allow: the methods that the route takes, where another one was used.
+        headers: further ones of the answer.
     """
 
     status = 400
     type = "invalid_request_error"
     outcome = Outcome.CLIENT_ERROR
     close = False
-    allow: str | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(
         self,
@@ -56,6 +59,13 @@ class Malformed(RequestError):
     pass
 
 
+class NotAllowed(RequestError):
+    """What is asked for is not for clients, or not for this one."""
+
+    status = 403
+    type = "permission_error"
+
+
 class UnknownModel(RequestError):
     status = 404
 
@@ -70,7 +80,7 @@ class UnknownModel(RequestError):
 
 class WrongMethod(RequestError):
     status = 405
-    allow = "POST"
+    headers = ((b"allow", b"POST"),)
 
     def __init__(self, method: str, path: str) -> None:
         super().__init__(f"{path} takes POST, not {method[:20]}.", code="method_not_allowed")

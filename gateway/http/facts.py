@@ -17,8 +17,9 @@ from gateway.estimates.outputs import Outputs
 from gateway.estimates.tokens import NOMINAL_BYTES, Content, TokenEstimate, content_of
 from gateway.fleet.fleet import Fleet
 from gateway.http.dialects.base import Dialect
-from gateway.http.errors import Malformed
-from gateway.http.headers import RequestHeaders
+from gateway.http.errors import Malformed, NotAllowed
+from gateway.http.headers import MAX_TENANT, RequestHeaders
+from gateway.http.identity import Identity
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
@@ -27,8 +28,6 @@ from gateway.scheduling.pool import Pool
 from gateway.types import NO_MATCH, Chain, Clock, EngineKind, Match, Priority, Prompt
 from policies.base import RouteRequest
 
-MAX_TENANT = 200
-"""Characters kept of a tenant's name."""
 _MAX_CREDENTIALS = 4_096
 _MAX_MS = 86_400_000
 _PRIORITIES = {priority.encode(): priority for priority in Priority}
@@ -91,11 +90,20 @@ class FactReader:
         self._clock = clock
         self._tenants: dict[int, str] = {}
 
-    def read(self, dialect: Dialect, headers: RequestHeaders, body: bytes) -> Facts:
-        """Raises:
-        RequestError: it cannot be understood.
+    def read(
+        self,
+        dialect: Dialect,
+        headers: RequestHeaders,
+        body: bytes,
+        identity: Identity | None = None,
+    ) -> Facts:
+        """Args:
+        identity: whose it is, where API keys say so.
+
+        Raises:
+            RequestError: it cannot be understood.
         """
-        return self.place(dialect, headers, self.key(dialect, headers, body))
+        return self.place(dialect, headers, self.key(dialect, headers, body), identity)
 
     def key(self, dialect: Dialect, headers: RequestHeaders, body: bytes) -> Keyed:
         """The first half of `read`, which grows with the body. It may run in another thread.
@@ -112,7 +120,13 @@ class FactReader:
             chain = self._scale.chain(namespace, key)
         return Keyed(prompt, content, chain)
 
-    def place(self, dialect: Dialect, headers: RequestHeaders, keyed: Keyed) -> Facts:
+    def place(
+        self,
+        dialect: Dialect,
+        headers: RequestHeaders,
+        keyed: Keyed,
+        identity: Identity | None = None,
+    ) -> Facts:
         """The second half of `read`: what is known here of such a prompt.
 
         Raises:
@@ -123,11 +137,13 @@ class FactReader:
         bytes_per_token = self._tokens.bytes_per_token(model, content)
         scale = NOMINAL_BYTES / bytes_per_token
         match = self.match(chain, scale) if chain else NO_MATCH
-        tenant = self._tenant(headers)
+        tenant = self._tenant(headers) if identity is None else identity.tenant
         output = 0
         if prompt.generates:
             output = self._expected_output(dialect, tenant, chain, prompt)
         priority = _priority(headers.priority) if headers.priority else None
+        if priority is not None and identity is not None:
+            priority = identity.capped(priority)
         return Facts(
             structs.replace(prompt, key=b""),
             RouteRequest(
@@ -183,11 +199,25 @@ class FactReader:
         tenant = self._tenants[hash(credential)] = blake2b(key, digest_size=8).hexdigest()
         return tenant
 
-    def appraise(self, facts: Facts, pool: Pool) -> RouteRequest:
-        """The request with its class, its deadline and its priority among those of a pool."""
+    def appraise(self, facts: Facts, pool: Pool, identity: Identity | None = None) -> RouteRequest:
+        """The request with its class, its deadline and its priority among those of a pool.
+
+        Raises:
+            NotAllowed: its body asks the engine for more priority than its API key may have.
+        """
         request, given = facts.request, facts.prompt.priority
-        if given and facts.priority is None:
-            request = structs.replace(request, priority=self._engines_priority(given, pool))
+        if given:
+            priority = self._engines_priority(given, pool)
+            if identity is not None and identity.exceeds(priority):
+                # The body goes on as it is: it cannot be let through and ranked lower here.
+                raise NotAllowed(
+                    f"This API key's requests have at most the priority {identity.max_priority};"
+                    " the body's 'priority' asks for more.",
+                    param="priority",
+                    code="priority_not_allowed",
+                )
+            if facts.priority is None:
+                request = structs.replace(request, priority=priority)
         return appraise(request, pool.backends, pool.scheduling, facts.target)
 
     def _engines_priority(self, given: int, pool: Pool) -> Priority:

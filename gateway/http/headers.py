@@ -2,7 +2,8 @@
 
 End-to-end headers do, in their order and with their values untouched. Hop-by-hop headers (RFC
 9110, 7.6.1) and those that `Connection` names do not, nor do the ones the gateway sets itself, nor
-those that are meant for it: `x-prefixgate-*` in a request.
+those that are meant for it: `x-prefixgate-*` in a request. Nor do those by which the parts of a
+serving stack tell each other where a request goes: where it goes is decided here.
 """
 
 from __future__ import annotations
@@ -26,9 +27,64 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-NOT_SENT = HOP_BY_HOP | {
-    *(b"host", b"content-length", b"content-encoding", b"expect", b"via", b"x-request-id")
-}
+TARGETS = frozenset(
+    {
+        b"x-prefiller-url",
+        b"x-prefiller-host-port",
+        b"x-encoder-hosts-ports",
+        b"x-kv-cache-source-host-port",
+        b"x-gateway-destination-endpoint",
+        b"x-gateway-destination-endpoint-subset",
+        b"x-data-parallel-host-port",
+        b"x-data-parallel-rank",
+        b"x-dp-rank",
+        b"x-vllm-priority",
+        b"x-smg-routing-key",
+        b"x-worker-instance-id",
+        b"x-prefill-instance-id",
+        b"x-dynamo-worker-instance-id",
+        b"x-dynamo-prefill-instance-id",
+        b"x-dynamo-dp-rank",
+        b"x-dynamo-prefill-dp-rank",
+        b"x-dynamo-request-priority",
+        b"x-dynamo-request-strict-priority",
+        b"x-override-rid",
+        b"x-override-bootstrap-host",
+        b"x-override-bootstrap-port",
+        b"x-override-bootstrap-room",
+        b"x-override-conversation-id",
+        b"x-override-routed-dp-rank",
+        b"x-override-disagg-prefill-dp-rank",
+        b"x-override-priority",
+    }
+)
+"""Engines, sidecars and other gateways take targets, ranks and priorities from these."""
+FORWARDED = frozenset(
+    {
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+    }
+)
+"""Where a request came from, as whoever is before us has it."""
+CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key", b"cookie"})
+_NOT_SENT = (
+    HOP_BY_HOP
+    | TARGETS
+    | {b"host", b"content-length", b"content-encoding", b"expect", b"via", b"x-request-id"}
+)
+NOT_SENT = _NOT_SENT | FORWARDED
+TRUSTED_NOT_SENT = _NOT_SENT | {b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"}
+"""The same of a peer whose forwarded headers are believed."""
+MAX_TENANT = 200
+"""Characters kept of a tenant's name."""
 NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
 OURS = b"x-prefixgate-"
@@ -40,6 +96,7 @@ _READ = {
     b"x-session-id": "session",
     b"authorization": "credential",
     b"x-api-key": "credential",
+    b"api-key": "credential",
 }
 _READ_OURS = {
     b"x-prefixgate-priority": "priority",
@@ -57,6 +114,7 @@ class RequestHeaders(msgspec.Struct):
     request_id: the client's, if it is short and plain.
     credential: what the client shows to prove who it is.
         tenant: of the header that names the tenant, where there is one.
+        host: the authority that it was sent to.
         priority, ttft_ms, max_wait_ms: what it asks of the gateway's queue.
         All but `forward` are values, b"" when absent.
     """
@@ -70,22 +128,28 @@ class RequestHeaders(msgspec.Struct):
     request_id: bytes = b""
     credential: bytes = b""
     tenant: bytes = b""
+    host: bytes = b""
     priority: bytes = b""
     ttft_ms: bytes = b""
     max_wait_ms: bytes = b""
 
 
-def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders:
+def read_request(
+    headers: Headers, tenant_header: bytes = b"", not_sent: frozenset[bytes] = NOT_SENT
+) -> RequestHeaders:
     """Args:
     headers: as ASGI gives them, names in lower case.
     tenant_header: the one whose value is the tenant's name; b"" for none.
+    not_sent: those that are at most read, and stop here.
     """
     lines: list[bytes] = []
     read = RequestHeaders(b"")
     named: frozenset[bytes] = frozenset()
     for name, value in headers:
-        if name in NOT_SENT:
-            if name == b"connection":
+        if name in not_sent:
+            if name == b"host":
+                read.host = value
+            elif name == b"connection":
                 if value not in _PLAIN_CONNECTION:
                     named |= _tokens(value)
             elif name == b"x-request-id":
@@ -96,6 +160,8 @@ def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders
                 read.content_encoding = b"%b, %b" % (coding, value) if coding else value
             elif name == b"via":
                 read.via = b"%b, %b" % (read.via, value) if read.via else value
+            elif name in _READ:
+                setattr(read, _READ[name], value)
             continue
         if name in _READ:
             setattr(read, _READ[name], value)
@@ -120,6 +186,43 @@ def read_request(headers: Headers, tenant_header: bytes = b"") -> RequestHeaders
 def is_id(value: bytes) -> bool:
     """Whether a client's x-request-id is short and plain enough to be sent back."""
     return _REQUEST_ID.fullmatch(value) is not None
+
+
+def forwarded(headers: Headers, host: bytes, peer: str, scheme: str, *, trusted: bool) -> bytes:
+    """Lines that tell a backend where a request came from.
+
+    `X-Forwarded-For` is the peer, after what a trusted peer says was before it. `-Proto` and
+    `-Host` are what the request was sent with to us, or to a trusted peer.
+
+    Args:
+        peer: address of the client's side of the connection; "" when it has none.
+    """
+    via = peer.encode("latin-1", "replace")
+    proto = scheme.encode()
+    if trusted:
+        chain: list[bytes] = []
+        for name, value in headers:
+            if name == b"x-forwarded-for":
+                chain.append(value)
+            elif name == b"x-forwarded-proto":
+                proto = value
+            elif name == b"x-forwarded-host":
+                host = value
+        via = b", ".join((*chain, via) if via else chain)
+    lines = b"x-forwarded-proto: %b\r\n" % proto
+    if via:
+        lines = b"x-forwarded-for: %b\r\n%b" % (via, lines)
+    return b"%bx-forwarded-host: %b\r\n" % (lines, host) if host else lines
+
+
+def without_credentials(lines: bytes) -> bytes:
+    """Header lines without those by which a client shows who it is."""
+    kept = (
+        line
+        for line in lines.splitlines(keepends=True)
+        if line.partition(b":")[0].lower() not in CREDENTIALS
+    )
+    return b"".join(kept)
 
 
 class ResponseHeaders(msgspec.Struct):

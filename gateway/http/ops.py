@@ -16,6 +16,7 @@ from gateway.http.client import Message, Scope, Send
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
 from gateway.http.headers import is_id
+from gateway.http.keyguard import KEY
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
 
 PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models", "/admin"})
@@ -81,12 +82,18 @@ class Ops:
 
     async def models(self, request: Request) -> Response:
         """The union over usable backends, in OpenAI's list shape."""
-        entries = [_entry(model) for model in sorted(self._fleet.models())]
+        entries = [_entry(model) for model in sorted(self._models(request))]
         return self._json({"object": "list", "data": entries})
+
+    def _models(self, request: Request) -> set[str]:
+        """Those that can be served now, to whom a request is from."""
+        models = self._fleet.models()
+        key = request.scope.get(KEY)
+        return models if key is None else {model for model in models if key.allows(model)}
 
     async def model(self, request: Request) -> Response:
         model = request.path_params["model"]
-        if model not in self._fleet.models():
+        if model not in self._models(request):
             return refusal("GET", request.url.path, UnknownModel(model))
         return self._json(_entry(model))
 
@@ -113,7 +120,9 @@ def refusal(method: str, path: str, error: RequestError) -> Response:
     body = dialect_for(method, path).error(
         error.status, str(error), type=error.type, code=error.code, param=error.param
     )
-    return Response(body, error.status, media_type="application/json")
+    answer = Response(body, error.status, media_type="application/json")
+    answer.raw_headers += error.headers
+    return answer
 
 
 def _entry(model: str) -> dict[str, object]:

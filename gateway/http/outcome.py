@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.http.context import RequestContext
 from gateway.http.failures import BROKEN, ERROR_EVENT, refusal
 from gateway.http.relay import Relay
 from gateway.telemetry.record import RequestRecord
@@ -38,3 +39,20 @@ def outcome_of(relay: Relay) -> Outcome:
         return ERROR_EVENT.outcome
     failure = refusal(relay.status)
     return Outcome.OK if failure is None else failure.outcome
+
+
+def tokens_of_work(context: RequestContext) -> int:
+    """Prompt and output tokens that a backend has worked on for a request that has ended.
+
+    A whole answer counts, and what had come of one that broke off after its first token. Of a
+    client that left when a backend had its request, the prompt counts and what was generated until
+    then. Whatever else ended without an answer counts for nothing.
+    """
+    record, relay = context.record, context.relay
+    if relay is None or context.phase != "answer":
+        return 0
+    began = relay.first_at is not None
+    if record.outcome not in (Outcome.OK, Outcome.CANCELLED) and not began:
+        return 0
+    reported = record.reported_prompt_tokens
+    return (record.prompt_tokens if reported is None else reported) + record.output_tokens

@@ -27,9 +27,11 @@ from gateway.http.dialects.registry import dialect_for, takes
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import InternalFailure, RequestError, UnknownModel, WrongMethod
 from gateway.http.facts import FactReader, Facts
-from gateway.http.headers import Headers, RequestHeaders, read_request
+from gateway.http.headers import Headers, RequestHeaders
+from gateway.http.identity import Identity
+from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
-from gateway.http.outcome import note_answer
+from gateway.http.outcome import note_answer, tokens_of_work
 from gateway.http.via import Via
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.pools import ANY_MODEL, Pools
@@ -55,6 +57,7 @@ class Proxy:
         self,
         *,
         settings: Settings,
+        ingress: Ingress,
         fleet: Fleet,
         pools: Pools,
         facts: FactReader,
@@ -67,6 +70,7 @@ class Proxy:
         clock: Clock,
     ) -> None:
         self.settings = settings
+        self._ingress = ingress
         self._fleet = fleet
         self._pools = pools
         self._facts = facts
@@ -121,14 +125,20 @@ class Proxy:
 
     async def _serve(self, context: RequestContext, receive: Receive) -> None:
         record = context.record
-        headers = context.headers = self.headers(context.scope["headers"])
+        scope = context.scope
+        headers, identity = self._ingress.admit(scope)
+        context.headers, context.identity = headers, identity
+        if identity is not None:
+            record.key = identity.key.name
+            identity.reservation = identity.key.use.enter(self._clock())
+        self._ingress.check_path(scope["method"], scope["path"])
         headers.forward += self._via.line(headers.via)
         body = context.body = await self._bodies.read(context, receive)
         context.client.watch()
-        if not takes(context.scope["method"], context.scope["path"]):
-            raise WrongMethod(context.scope["method"], context.scope["path"])
+        if not takes(scope["method"], scope["path"]):
+            raise WrongMethod(scope["method"], scope["path"])
         if len(body) < LARGE:
-            facts = context.facts = self._facts.read(context.dialect, headers, body)
+            facts = context.facts = self._facts.read(context.dialect, headers, body, identity)
         else:
             facts = context.facts = await self._read_aside(context, headers, body)
         del body  # it is let go of once a backend has taken it
@@ -142,11 +152,18 @@ class Proxy:
         record.session = request.session or ""
         if self.settings.log.chains:
             record.chain = request.chain
+        if prompt.transfer:
+            self._ingress.check_prompt(prompt)
+        if identity is not None and not identity.key.allows(prompt.model):
+            # As one that does not exist: what is served to others is not told.
+            raise UnknownModel(prompt.model)
         pool = self.pool(prompt.model)
-        request = context.request = self._facts.appraise(facts, pool)
+        request = context.request = self._facts.appraise(facts, pool, identity)
         record.prompt_tokens = request.prompt_tokens
         record.work_class = request.work_class
         record.priority = request.priority
+        if identity is not None:
+            _reserve(identity, request.prompt_tokens + request.output_tokens, self._clock())
         await self._attempts.run(context, pool)
 
     async def _read_aside(
@@ -159,18 +176,15 @@ class Proxy:
         keyed = await read
         if context.client.gone:
             raise ClientGone
-        return self._facts.place(context.dialect, headers, keyed)
+        return self._facts.place(context.dialect, headers, keyed, context.identity)
 
     def next_id(self) -> str:
         """An id that no other request has."""
         return f"{self._id_prefix}-{next(self._ids):x}"
 
     def headers(self, pairs: Headers) -> RequestHeaders:
-        """A request's headers, read."""
-        tenant_header = self._pools.scheduling.tenants.header
-        if tenant_header is None:
-            return read_request(pairs)
-        return read_request(pairs, tenant_header.lower().encode("latin-1", "replace"))
+        """A request's headers, read, with everything in them believed."""
+        return self._ingress.headers(pairs)
 
     def pool(self, model: str) -> Pool:
         """The pool that serves a model.
@@ -248,11 +262,13 @@ class Proxy:
         body = context.dialect.error(
             error.status, str(error), type=error.type, code=error.code, param=error.param
         )
-        headers = [(b"content-type", b"application/json"), *self._dispatcher.added_headers(context)]
+        headers = [
+            (b"content-type", b"application/json"),
+            *error.headers,
+            *self._dispatcher.added_headers(context),
+        ]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
-        if error.allow is not None:
-            headers.append((b"allow", error.allow.encode()))
         if error.close:
             client.close_after()
         client.start(error.status, headers, len(body), body)
@@ -268,9 +284,20 @@ class Proxy:
                 note_answer(context.relay, record)
                 self._learning.answered(context)
         finally:
+            identity = context.identity
+            if identity is not None and identity.reservation is not None:
+                identity.reservation.settle(tokens_of_work(context), self._clock())
             self._admission.give_back(context)
             self._bodies.let_go(context)
             context.relay = None  # its callback refers to the context
         if record.outcome is Outcome.CANCELLED:
             record.disconnect_phase = context.phase
         self._observe(record)
+
+
+def _reserve(identity: Identity, tokens: int, now: float) -> None:
+    """Raises:
+    RateLimited: its key has not so many left.
+    """
+    assert identity.reservation is not None
+    identity.reservation.reserve(tokens, now)

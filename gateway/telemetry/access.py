@@ -26,6 +26,8 @@ class AccessLine(msgspec.Struct, frozen=True, kw_only=True):
     backend: str | None
     tenant: str | None
     """Digest of whom the request counts for: its API key, or what names its tenant."""
+    key: str | None
+    """Name of its API key."""
     session: str | None
     """Digest of its session key."""
     priority: Priority
@@ -68,6 +70,7 @@ def _line(record: RequestRecord) -> AccessLine:
         outcome=record.outcome,
         backend=record.backend or None,
         tenant=digest(record.tenant),
+        key=record.key or None,
         session=digest(record.session),
         priority=record.priority,
         work_class=record.work_class,

@@ -15,6 +15,7 @@ from gateway.telemetry.metrics import OTHER, UNNAMED, ClassSeries, Metrics, Mode
 from gateway.telemetry.sources import (
     FeedReading,
     IndexView,
+    KeyUse,
     PoolState,
     PoolView,
     ReportedView,
@@ -139,6 +140,27 @@ def _discovery(name: str, kind: Kind, help: str, value: Callable[[FeedReading], 
             yield (reading.feed.name,), value(reading)
 
     return Family(name, kind, ("source",), help, read)
+
+
+def _auth_failures(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for reason, count in scrape.sources.keys.failures.items():
+        yield (str(reason),), count
+
+
+def _limited(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    for key, use in scrape.sources.keys.uses.items():
+        for limit, count in use.refused.items():
+            yield (key, str(limit)), count
+
+
+def _of_keys(name: str, help: str, count: Callable[[KeyUse], int]) -> Family:
+    """A counter by API key."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        for key, use in scrape.sources.keys.uses.items():
+            yield (key,), count(use)
+
+    return Family(name, "counter", ("key",), help, read)
 
 
 def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
@@ -597,6 +619,31 @@ FAMILIES: tuple[Family, ...] = (
         ("backend",),
         "A decode step of a single short stream, as learnt.",
         lambda scrape: (((load.id,), load.step_seconds) for load in scrape.sources.loads),
+    ),
+    # API keys
+    Family(
+        "prefixgate_auth_failures_total",
+        "counter",
+        ("reason",),
+        "Requests that were not let in, by why.",
+        _auth_failures,
+    ),
+    _of_keys(
+        "prefixgate_key_requests_total",
+        "Requests that were let in with the API key.",
+        lambda use: use.requests_total,
+    ),
+    _of_keys(
+        "prefixgate_key_tokens_total",
+        "Prompt and output tokens that the API key was charged.",
+        lambda use: use.tokens_charged,
+    ),
+    Family(
+        "prefixgate_limited_requests_total",
+        "counter",
+        ("key", "limit"),
+        "Requests that a limit of the API key held back.",
+        _limited,
     ),
     # the process
     Family(

@@ -22,6 +22,7 @@ class RequestRecord(msgspec.Struct):
         stream: the client asked for server-sent events.
         keyed: it had a prompt key to match by.
         tenant: whom it counts for; "" when nobody in particular.
+        key: name of the API key that it showed; "" where none is needed.
         session: the client's session key; "" without one.
         priority: how it ranked.
         max_tokens: the client's cap on output tokens, None if it gave none.
@@ -57,6 +58,7 @@ class RequestRecord(msgspec.Struct):
     stream: bool = False
     keyed: bool = False
     tenant: str = ""
+    key: str = ""
     session: str = ""
     priority: Priority = Priority.NORMAL
     max_tokens: int | None = None

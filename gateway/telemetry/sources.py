@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.types import Clock, WorkClass
 
@@ -157,6 +157,30 @@ class FeedReading:
     age: float
 
 
+class KeyUse(Protocol):
+    """What one API key has used since the start."""
+
+    @property
+    def requests_total(self) -> int: ...
+    @property
+    def tokens_charged(self) -> int: ...
+    @property
+    def refused(self) -> Mapping[Any, int]:
+        """Requests that were held back, by limit."""
+
+
+class KeysView(Protocol):
+    """The API keys."""
+
+    @property
+    def uses(self) -> Mapping[str, KeyUse]:
+        """By the key's name."""
+
+    @property
+    def failures(self) -> Mapping[Any, int]:
+        """Requests that were not let in, by why."""
+
+
 @dataclass(slots=True, frozen=True)
 class Sources:
     """Where the state of the other parts is read from, at each scrape anew.
@@ -171,6 +195,7 @@ class Sources:
         errors: by what was predicted.
         bytes_per_token: of a model's prompts, as far as it is known.
         index: the prefix index in numbers.
+        keys: the API keys.
     """
 
     version: str
@@ -184,3 +209,4 @@ class Sources:
     errors: Callable[[], Mapping[str, ErrorView]]
     bytes_per_token: Callable[[str], float]
     index: Callable[[], IndexView]
+    keys: KeysView

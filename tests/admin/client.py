@@ -28,10 +28,13 @@ class Client:
         control: Control,
         token: str | None = None,
         *,
+        settings: Admin | None = None,
         peer: tuple[str, int] | None = LOCAL,
         base: str = "http://127.0.0.1:8080",
     ) -> None:
-        self._app = Starlette(routes=[Mount(MOUNT, admin_app(control, Admin(token=token)))])
+        self._app = Starlette(
+            routes=[Mount(MOUNT, admin_app(control, settings or Admin(token=token)))]
+        )
         self.peer = peer
         self.base = base
 

@@ -13,6 +13,7 @@ from gateway.admin.views import (
     DiscoveryView,
     Explanation,
     IndexView,
+    KeyView,
     MatchView,
     PolicyView,
     PoolView,
@@ -112,6 +113,25 @@ class FakeControl:
                 age_seconds=2.5,
                 failures=3,
                 cause="no answer within 5.0 s",
+            )
+        ]
+
+    def keys(self) -> list[KeyView]:
+        return [
+            KeyView(
+                name="team",
+                tenant="team",
+                models=["m*"],
+                max_priority=Priority.NORMAL,
+                requests_per_minute=60,
+                tokens_per_minute=None,
+                max_concurrent=None,
+                requests_used=2,
+                tokens_used=300,
+                concurrent=1,
+                requests_total=9,
+                tokens_total=4000,
+                limited={"requests": 1},
             )
         ]
 

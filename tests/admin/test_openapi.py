@@ -103,6 +103,7 @@ CALLS: list[tuple[str, str, Any, int]] = [
     ("POST", "/v1/backends/{id}/undrain", None, 200),
     ("DELETE", "/v1/backends/{id}", None, 204),
     ("GET", "/v1/discovery", None, 200),
+    ("GET", "/v1/keys", None, 200),
     ("GET", "/v1/policies", None, 200),
     ("GET", "/v1/policy", None, 200),
     ("PUT", "/v1/policy", {"name": "round_robin", "params": {}}, 200),

@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.secrets import hash_key
 from tests.harness.behaviour import Cut
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess, Metrics
@@ -24,6 +25,7 @@ SETTINGS: Json = {
     "health": {"interval": 600.0, "load_interval": 0.1},
     "breaker": {"failures": 3, "share": 1.0},
 }
+KEY = "pg-a-key-that-nobody-can-guess"
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b"
 ERROR_EVENT = b'data: {"error": {"message": "out of memory", "type": "server_error"}}\n\n'
 
@@ -60,6 +62,7 @@ class Script:
         self.listed = directory / "listed.yaml"
         source: Json = {"file": [{"path": str(self.listed), "interval": 0.1}]}
         self.gw = GatewayProcess({**SETTINGS, "backends": entries, "discovery": source}, directory)
+        self.directory = directory
         self.expected: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
         self.moved: set[str] = set()
@@ -72,7 +75,9 @@ class Script:
             backend.stop()
 
     def scrape(self) -> Metrics:
-        page = self.gw.http.get("/metrics").text
+        return self._note(self.gw.http.get("/metrics").text)
+
+    def _note(self, page: str) -> Metrics:
         for family in text_string_to_metric_families(page):
             self.families.add(family.name)
             samples = [s for s in family.samples if not s.name.endswith("_created")]
@@ -137,6 +142,7 @@ class Script:
         self.a_list_is_out_of_date()
         self.the_config_is_read_again()
         self.scrape()
+        self.keys_are_limited()
 
     def everything_works(self) -> None:
         for route in ALL:
@@ -340,6 +346,19 @@ class Script:
 
     def the_config_is_read_again(self) -> None:
         assert self.gw.admin("POST", "/config/reload") == {"changed": [], "needs_restart": []}
+
+    def keys_are_limited(self) -> None:
+        """By a gateway of its own: nothing else here has a key."""
+        entry: Json = {"name": "team", "hash": hash_key(KEY), "limits": {"requests_per_minute": 1}}
+        auth: Json = {"enabled": True, "keys": [entry], "open_metrics": True}
+        settings: Json = {"auth": auth, "backends": [{"url": self.solo.url}]}
+        with GatewayProcess(settings, self.directory) as gw:
+            statuses = [
+                gw.http.post(CHAT.path, json=plain("solo"), headers=headers).status_code
+                for headers in ({}, {"x-api-key": KEY}, {"x-api-key": KEY})
+            ]
+            assert statuses == [401, 200, 429]
+            self._note(gw.http.get("/metrics").text)
 
 
 def adds_up(metrics: Metrics, forgotten: float = 0.0) -> bool:

@@ -24,6 +24,7 @@ def routed(**changes: Any) -> RequestRecord:
         stream=True,
         keyed=True,
         tenant="a key's digest",
+        key="team",
         session="s-1",
         priority=Priority.HIGH,
         max_tokens=256,

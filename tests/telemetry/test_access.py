@@ -39,6 +39,7 @@ def test_a_routed_request_becomes_one_line(tmp_path: Path) -> None:
             "outcome": "ok",
             "backend": "b1",
             "tenant": digest("a key's digest"),
+            "key": "team",
             "session": digest("s-1"),
             "priority": "high",
             "work_class": "decode",

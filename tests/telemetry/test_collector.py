@@ -110,6 +110,19 @@ class FakeFeed:
     failures: int = 2
 
 
+@dataclass
+class FakeUse:
+    requests_total: int = 7
+    tokens_charged: int = 900
+    refused: dict[str, int] = field(default_factory=lambda: {"requests": 2, "tokens": 1})
+
+
+@dataclass
+class FakeKeys:
+    failures: dict[str, int] = field(default_factory=lambda: {"missing": 3})
+    uses: dict[str, FakeUse] = field(default_factory=lambda: {"team": FakeUse()})
+
+
 class Site:
     """A page over fakes of all other parts."""
 
@@ -132,6 +145,7 @@ class Site:
             errors=lambda: {"output_tokens": FakeErrors()},
             bytes_per_token=lambda model: 3.5,
             index=lambda: self.index,
+            keys=FakeKeys(),
         )
         self.page = MetricsPage(self.metrics, sources)
 

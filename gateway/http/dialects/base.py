@@ -6,8 +6,10 @@ import json
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from gateway.http.dialects.key import encode, utf8
+from gateway.http.dialects.transfer import Transfers, transfer_in
 from gateway.http.dialects.usage import Usage, usage_in
 from gateway.http.errors import Malformed
 from gateway.http.sse import CHAT, Grammar, StreamScanner
@@ -75,7 +77,7 @@ class Dialect(Protocol):
         """The counts in a whole JSON answer."""
 
 
-class Body(msgspec.Struct, gc=False, kw_only=True):
+class Body(Transfers, gc=False, kw_only=True):
     """The members that every JSON route shares. Others are skipped without being built.
 
     Members are not typed: what is wrong with one that routing can do without is the engine's to
@@ -142,9 +144,11 @@ class JsonDialect(Generic[B]):
             model = request.model
             if type(model) is not str or not model or not model.isprintable():
                 _refuse_model(model)
-            return self.read(request)
+            prompt = self.read(request)
         except RecursionError:
             raise BadRequest("The body is nested too deeply.", code="invalid_json") from None
+        transfer = transfer_in(request)
+        return structs.replace(prompt, transfer=transfer) if transfer else prompt
 
     def read(self, request: B) -> Prompt:
         """The prompt of a request whose model is known to be named."""

@@ -5,6 +5,8 @@ Nothing is refused here. A body without a model that can be found gives the mode
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -12,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from gateway.http.dialects.errors import AnthropicErrors, OpenAIErrors
+from gateway.http.dialects.transfer import Transfers, transfer_in
 from gateway.http.dialects.usage import Usage, usage_in
 from gateway.http.sse import UNKNOWN, StreamScanner
 from gateway.types import Prompt
@@ -20,6 +23,8 @@ FORM_WINDOW = 64 * 1024
 """Bytes at either end of a multipart form that are searched for its small fields."""
 MAX_FIELD = 1024
 
+_UNICODE_BEGINS = (b"\xef", b"\xfe", b"\xff", b"\0")
+"""First bytes of JSON that begins with a byte order mark, or is in UTF-16 or UTF-32."""
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]{1,70})"?', re.IGNORECASE)
 _FIELD = re.compile(
     rb'^content-disposition:\s*form-data\b[^\r\n]*;\s*name="?(model|stream)"?\s*(?:;|\r|$)',
@@ -27,7 +32,7 @@ _FIELD = re.compile(
 )
 
 
-class _Body(msgspec.Struct, gc=False):
+class _Body(Transfers, gc=False, kw_only=True):
     model: Any = None
     stream: Any = None
 
@@ -48,12 +53,14 @@ class PassThrough(OpenAIErrors):
             fields = dict(_form_fields(body, content_type))
             named: Any = fields.get(b"model", b"").decode("utf-8", "replace")
             stream = fields.get(b"stream", b"").strip().lower() in (b"true", b"1")
+            transfer = ""
         else:
             found = _read_json(body)
             named = found.model
             stream = found.stream is True
+            transfer = transfer_in(found)
         model = named if isinstance(named, str) and named.isprintable() else ""
-        return Prompt(model, model.encode(), stream=stream, generates=stream)
+        return Prompt(model, model.encode(), stream=stream, generates=stream, transfer=transfer)
 
     def scanner(self) -> StreamScanner:
         return StreamScanner(UNKNOWN)
@@ -70,11 +77,19 @@ class AnthropicPassThrough(AnthropicErrors, PassThrough):
 
 def _read_json(body: bytes) -> _Body:
     if not body.lstrip().startswith(b"{"):
-        return _Body()
+        if body[:1] not in _UNICODE_BEGINS and body[1:2] != b"\0":
+            return _Body()
+    else:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _decode(body)
+    # What engines accept and our decoder does not: NaN, a byte order mark, UTF-16.
     try:
-        return _decode(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         return _Body()
+    if not isinstance(value, dict):
+        return _Body()
+    return _Body(**{name: value[name] for name in _Body.__struct_fields__ if name in value})
 
 
 def _form_fields(body: bytes, content_type: str) -> Iterator[tuple[bytes, bytes]]:

@@ -24,6 +24,8 @@ _POST: dict[str, Dialect] = {
     "/score": _RERANK,
     "/v1/messages": AnthropicMessages(),
 }
+KNOWN = frozenset(_POST)
+"""Paths with a dialect of their own."""
 _PASS_THROUGH: Dialect = PassThrough()
 _ANTHROPIC_PASS_THROUGH: Dialect = AnthropicPassThrough()
 
