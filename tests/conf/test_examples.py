@@ -35,7 +35,7 @@ def uncommented(text: str) -> str:
 def full() -> Any:
     text = FULL.read_text()
     # An empty list or mapping cannot be followed by its own entries.
-    text = re.sub(r"\b(backends|params|file|dns|kubernetes): (\[\]|{})", r"\1:", text)
+    text = re.sub(r"\n(backends|  params|  file|  dns|  kubernetes): (\[\]|{})", r"\n\1:", text)
     return yaml.safe_load(uncommented(text))
 
 

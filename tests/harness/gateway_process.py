@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -99,6 +100,7 @@ class GatewayProcess:
         ready: wait until all backends of the config serve; otherwise until the process does.
         environment: on top of this process's own.
         arguments: further ones of the command line.
+        tls: how to speak to a listener that has TLS.
     """
 
     def __init__(
@@ -109,9 +111,10 @@ class GatewayProcess:
         ready: bool = True,
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         # Nothing here needs time to notice that a gateway is about to end.
         server = {"host": "127.0.0.1", "port": self.port, "shutdown_delay": 0.0}
         server |= settings.get("server", {})
@@ -129,7 +132,12 @@ class GatewayProcess:
             )
         token = settings.get("admin", {}).get("token")
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=False)
+        verify = tls or False
+        self.http = httpx.Client(
+            base_url=self.url, headers=headers, timeout=30.0, trust_env=False, verify=verify
+        )
+        listen = settings.get("admin", {}).get("listen")
+        self.admin_url = f"http://{listen}" if listen else self.url
         try:
             self._wait_until_up(len(settings.get("backends", ())) if ready else 0)
         except BaseException:
@@ -254,7 +262,7 @@ class GatewayProcess:
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """An admin API call's answer; `path` is what follows /admin/v1."""
-        answer = self.http.request(method, f"/admin/v1{path}", json=body)
+        answer = self.http.request(method, f"{self.admin_url}/admin/v1{path}", json=body)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

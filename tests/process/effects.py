@@ -23,6 +23,7 @@ from tests.harness.recorded import Recorded
 from tests.harness.routes import CHAT, COMPLETIONS, Json, text
 from tests.process.full_listener import FullListener
 
+API_KEY = "pg-a-key-that-nobody-can-guess"
 ELSEWHERE = "127.0.0.2"
 
 
@@ -100,6 +101,28 @@ def closes_idle_connections(site: Site) -> None:
 
 def refuses_large_bodies(site: Site) -> None:
     assert site.gw.post(CHAT.path, CHAT.body(["x" * 5000])).status_code == 413
+
+
+def believes_the_proxy(site: Site) -> None:
+    site.gw.post(CHAT.path, CHAT.body(["hello"]), x_forwarded_for="192.0.2.1")
+    [request] = site.backend.requests
+    assert request.header(b"x-forwarded-for") == b"192.0.2.1, 127.0.0.1"
+
+
+def denies_a_path(site: Site) -> None:
+    assert site.gw.post("/v1/denied", CHAT.body(["hello"])).status_code == 403
+    assert site.gw.post("/sleep", CHAT.body(["hello"])).status_code == 200
+
+
+def passes_transfers(site: Site) -> None:
+    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]) | {"bootstrap_host": "10.0.0.1"})
+    assert answer.status_code == 200
+
+
+def shows_the_backend_its_key(site: Site) -> None:
+    site.gw.post(CHAT.path, CHAT.body(["hello"]), authorization="Bearer the-clients")
+    [request] = site.backend.requests
+    assert request.header(b"authorization") == b"Bearer its-own-key"
 
 
 def refuses_slow_bodies(site: Site) -> None:
@@ -736,6 +759,41 @@ def wants_the_token(site: Site) -> None:
     url = f"{site.gw.url}/admin/v1/backends"
     assert httpx.get(url, trust_env=False).status_code == 401
     assert site.gw.http.get("/admin/v1/backends").status_code == 200
+
+
+def lets_readers_read(site: Site) -> None:
+    url = f"{site.gw.url}/admin/v1"
+    with httpx.Client(headers={"authorization": f"Bearer {API_KEY}"}, trust_env=False) as client:
+        assert client.get(f"{url}/backends").status_code == 200
+        assert client.post(f"{url}/index/flush").status_code == 403
+
+
+def keeps_admin_apart(site: Site) -> None:
+    assert site.gw.http.get("/admin/v1/backends").status_code == 404
+
+
+def allows_no_backend_here(site: Site) -> None:
+    answer = site.gw.http.post("/admin/v1/backends", json={"url": "http://127.0.0.1:9"})
+    assert answer.status_code == 400
+
+
+def wants_a_key(site: Site) -> None:
+    assert site.gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 401
+
+
+def knows_the_key(site: Site) -> None:
+    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]), x_api_key=API_KEY)
+    assert (answer.status_code, answer.headers["x-ratelimit-limit-requests"]) == (200, "5")
+
+
+def has_open_metrics(site: Site) -> None:
+    assert site.gw.http.get("/metrics").status_code == 200
+
+
+def passes_keys_on(site: Site) -> None:
+    site.gw.post(CHAT.path, CHAT.body(["hello"]), x_api_key=API_KEY)
+    [request] = site.backend.requests
+    assert request.header(b"x-api-key") == API_KEY.encode()
 
 
 def says_more(site: Site) -> None:

@@ -14,10 +14,12 @@ import msgspec
 import pytest
 import yaml
 
-from gateway.config import BackendConfig, ModelTimeouts, Settings
+from gateway.admin.redaction import redacted
+from gateway.config import BackendConfig, BackendTls, ModelTimeouts, Settings
+from gateway.secrets import hash_key
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.conftest import StartBackend
-from tests.harness.gateway_process import ROOT, GatewayProcess
+from tests.harness.gateway_process import ROOT, GatewayProcess, free_port
 from tests.harness.routes import Json, text
 from tests.process import effects
 from tests.process.effects import Check, Site, due, goes
@@ -36,6 +38,19 @@ class Case:
     also: tuple[tuple[str, Any], ...] = ()
 
 
+AUTH = ("auth.enabled", True)
+API_KEY = {
+    **{"name": "team", "hash": hash_key(effects.API_KEY), "key": None, "tenant": None},
+    **{"models": None, "max_priority": "normal", "names_tenants": False},
+    "limits": {"requests_per_minute": 5, "tokens_per_minute": None, "max_concurrent": None},
+}
+READER = {"name": "eve", "role": "read", "hash": hash_key(effects.API_KEY), "token": None}
+TLS = {
+    "backends.tls",
+    "server.tls",
+    *(f"backend_tls.{name}" for name in BackendTls.__struct_fields__),
+}
+"""These need certificates: tests/process/test_tls.py has them."""
 FILES = {"log.access", "log.decisions"}
 NO_GATE = ("scheduling.gate", None)
 ONE = ("scheduling.decode.max_requests", 1)
@@ -67,6 +82,9 @@ CASES = (
     Case("server.host", "0.0.0.0", effects.answers_elsewhere),
     Case("server.keep_alive", 0.9, effects.closes_idle_connections),
     Case("server.max_body", 4000, effects.refuses_large_bodies),
+    Case("server.trusted_proxies", ["127.0.0.0/8"], effects.believes_the_proxy),
+    Case("server.deny_paths", ["/v1/denied"], effects.denies_a_path),
+    Case("server.pass_transfer_fields", True, effects.passes_transfers),
     Case("server.body_timeout", 0.3, effects.refuses_slow_bodies),
     Case("server.shutdown_delay", 4.0, effects.serves_for_a_while),
     Case("server.drain", 1.0, effects.ends_streams_that_take_too_long),
@@ -95,6 +113,11 @@ CASES = (
     Case("discovery.file", [LISTED_FILE], effects.lists_from_a_file),
     Case("discovery.dns", [UNANSWERED], effects.asks),
     Case("discovery.kubernetes", [{"service": "x", "api": f"http://{NOBODY}"}], effects.asks),
+    Case("backends.api_key", "its-own-key", effects.shows_the_backend_its_key),
+    Case("auth.enabled", True, effects.wants_a_key),
+    Case("auth.keys", [API_KEY], effects.knows_the_key, (AUTH,)),
+    Case("auth.open_metrics", True, effects.has_open_metrics, (AUTH,)),
+    Case("auth.pass_credentials", True, effects.passes_keys_on, (AUTH, ("auth.keys", [API_KEY]))),
     Case("policy.name", "round_robin", effects.rotates),
     Case("policy.params.theta_max", 0.0, effects.has_no_price),
     Case("policy.params.eta", 100.0, effects.prices_streams),
@@ -218,6 +241,9 @@ CASES = (
         effects.gives_up_waiting,
     ),
     Case("admin.token", "secret", effects.wants_the_token),
+    Case("admin.users", [READER], effects.lets_readers_read, (("admin.token", "secret"),)),
+    Case("admin.listen", f"127.0.0.1:{free_port()}", effects.keeps_admin_apart),
+    Case("admin.allow_backends", ["10.0.0.0/8"], effects.allows_no_backend_here),
     Case("log.level", "debug", effects.says_more),
     Case("log.access", "access.jsonl", effects.writes_lines),
     Case("log.chains", True, effects.writes_chains, (("log.access", "access.jsonl"),)),
@@ -258,8 +284,8 @@ def test_F02_the_option_has_an_effect(
     with GatewayProcess({**settings, "backends": [entry]}, tmp_path) as gw:
         running = gw.admin("GET", "/config")
         [running["backends"]] = running["backends"]
-        secret = case.option == "admin.token"
-        assert covers(read(running, case.option), "***" if secret else value)
+        name = case.option.rpartition(".")[2]
+        assert covers(read(running, case.option), redacted(value, name))
         case.check(Site(gw, backend, tmp_path))
 
 
@@ -291,7 +317,7 @@ def test_F02_every_option_is_in_the_table() -> None:
     options |= {f"backends.{name}" for name in BackendConfig.__struct_fields__}
     options |= {f"policy.params.{name}" for name in PrefixAffinityParams.__struct_fields__}
     # Every test here needs a URL, and each gateway listens on a port of its own.
-    assert {case.option for case in CASES} == options - {"backends.url", "server.port"}
+    assert {case.option for case in CASES} == options - {"backends.url", "server.port"} - TLS
 
 
 def test_F02_every_option_is_documented() -> None:
