@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.admin.api import admin_app
-from gateway.config import Admin, ConfigError
+from gateway.config import Admin, AdminRole, AdminUser, ConfigError
+from gateway.secrets import hash_key
 from tests.admin.client import LOCAL, Client
 from tests.admin.control import FakeControl
 
@@ -125,3 +128,54 @@ def test_every_path_is_guarded(path: str) -> None:
 def test_an_empty_token_is_a_mistake(token: str) -> None:
     with pytest.raises(ConfigError, match="empty"):
         admin_app(FakeControl(), Admin(token=token))
+
+
+READER, OPERATOR = "pg-the-readers-token", "pg-the-operators-token"
+USERS = (
+    AdminUser(name="eve", role=AdminRole.READ, hash=hash_key(READER)),
+    AdminUser(name="otto", role=AdminRole.OPERATE, hash=hash_key(OPERATOR)),
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "needs"),
+    [
+        ("GET", "/v1/backends", None, AdminRole.READ),
+        ("GET", "/v1/config", None, AdminRole.READ),
+        ("GET", "/v1/keys", None, AdminRole.READ),
+        ("POST", "/v1/explain", {"path": "/v1/x", "body": {"model": "m"}}, AdminRole.READ),
+        ("POST", "/v1/index/flush", None, AdminRole.OPERATE),
+        ("PUT", "/v1/policy", {"name": "round_robin"}, AdminRole.OPERATE),
+        ("PATCH", "/v1/scheduling", {}, AdminRole.OPERATE),
+        ("POST", "/v1/backends", {"url": "http://gpu9:1"}, AdminRole.ADMIN),
+    ],
+)
+def test_a_role_allows_what_it_is_for(method: str, path: str, body: Any, needs: AdminRole) -> None:
+    client = Client(FakeControl(), settings=Admin(token="s3cret", users=USERS))
+    allowed = {AdminRole.READ: 3, AdminRole.OPERATE: 2, AdminRole.ADMIN: 1}[needs]
+    statuses = [
+        client.ask(method, path, json=body, headers={"authorization": f"Bearer {token}"})
+        for token in ("s3cret", OPERATOR, READER)
+    ]
+    assert [answer.is_success for answer in statuses] == [place < allowed for place in range(3)]
+    for refused in statuses[allowed:]:
+        assert refused.status_code == 403
+        assert f"the role {needs}" in refused.json()["error"]["message"]
+
+
+def test_backends_are_drained_by_operators_and_removed_by_admins() -> None:
+    control = FakeControl()
+    [backend] = control.fleet
+    client = Client(control, settings=Admin(users=USERS))
+    operator = {"authorization": f"Bearer {OPERATOR}"}
+    page = f"/v1/backends/{backend.id}"
+    assert client.ask("POST", f"{page}/drain", headers=operator).is_success
+    assert client.ask("DELETE", page, headers=operator).status_code == 403
+    # With users alone, too, nobody comes in without a token.
+    assert client.ask("GET", page).status_code == 401
+
+
+def test_one_token_is_one_users() -> None:
+    twice = (*USERS, AdminUser(name="eva", role=AdminRole.ADMIN, hash=hash_key(READER)))
+    with pytest.raises(ConfigError, match=r"admin.users\[2\]: 'eva' has another one's token"):
+        admin_app(FakeControl(), Admin(users=twice))
