@@ -56,7 +56,9 @@ def explain(
     ]
     dialect = dialect_for(method, path)
     try:
-        facts = gateway.facts.read(dialect, gateway.proxy.headers(pairs), body)
+        read = gateway.ingress.headers(pairs)
+        identity = gateway.ingress.would_be(pairs, read)
+        facts = gateway.facts.read(dialect, read, body, identity)
     except RequestError as error:
         raise ConfigError(f"body: {error}", field=error.param) from None
     prompt, request = facts.prompt, facts.request

@@ -68,6 +68,15 @@ class Ingress:
         self._look_up_tenant_header()
         return read_request(pairs, self._tenant, self._stops[True])
 
+    def would_be(self, pairs: Headers, headers: RequestHeaders) -> Identity | None:
+        """Whose a request would be that shows a known key, from a peer that is believed.
+
+        Args:
+            headers: the same, read.
+        """
+        key = self._keys.look_up(pairs) if self._keys.enabled else None
+        return None if key is None else Identity.of(key, headers, trusted=True)
+
     def admit(self, scope: Scope) -> tuple[RequestHeaders, Identity | None]:
         """A request's headers, and whose it is where API keys say so.
 

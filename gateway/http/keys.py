@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from gateway.config import ApiKey, Auth, ConfigError
@@ -125,19 +125,32 @@ class Keys:
         Raises:
             Unauthenticated: it shows none that is known.
         """
-        shown = False
-        for wanted in (b"authorization", b"x-api-key", b"api-key"):
-            for name, value in headers:
-                if name != wanted:
-                    continue
-                shown = True
-                if name == b"authorization":
-                    scheme, _, value = value.partition(b" ")
-                    if scheme.lower() != b"bearer":
-                        continue
-                key = self._by_digest.get(digest_of(value.strip()))
-                if key is not None:
-                    return key
+        shown = list(_shown(headers))
+        key = self._known(shown)
+        if key is not None:
+            return key
         failure = AuthFailure.UNKNOWN if shown else AuthFailure.MISSING
         self.failures[failure] += 1
         raise Unauthenticated(failure)
+
+    def look_up(self, headers: Headers) -> Key | None:
+        """The same for a request that is not made: nothing is counted or refused."""
+        return self._known(_shown(headers))
+
+    def _known(self, credentials: Iterable[bytes]) -> Key | None:
+        for credential in credentials:
+            key = self._by_digest.get(digest_of(credential))
+            if key is not None:
+                return key
+        return None
+
+
+def _shown(headers: Headers) -> Iterator[bytes]:
+    """What a request shows as keys; b"" for what cannot be one."""
+    for wanted in (b"authorization", b"x-api-key", b"api-key"):
+        for name, value in headers:
+            if name == b"authorization" == wanted:
+                scheme, _, rest = value.partition(b" ")
+                yield rest.strip() if scheme.lower() == b"bearer" else b""
+            elif name == wanted:
+                yield value.strip()

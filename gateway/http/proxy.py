@@ -27,7 +27,7 @@ from gateway.http.dialects.registry import dialect_for, takes
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import InternalFailure, RequestError, UnknownModel, WrongMethod
 from gateway.http.facts import FactReader, Facts
-from gateway.http.headers import Headers, RequestHeaders
+from gateway.http.headers import RequestHeaders
 from gateway.http.identity import Identity
 from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
@@ -181,10 +181,6 @@ class Proxy:
     def next_id(self) -> str:
         """An id that no other request has."""
         return f"{self._id_prefix}-{next(self._ids):x}"
-
-    def headers(self, pairs: Headers) -> RequestHeaders:
-        """A request's headers, read, with everything in them believed."""
-        return self._ingress.headers(pairs)
 
     def pool(self, model: str) -> Pool:
         """The pool that serves a model.

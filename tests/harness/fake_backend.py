@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -49,7 +50,12 @@ class FakeBackend:
     """
 
     def __init__(
-        self, *models: str, host: str = "127.0.0.1", port: int = 0, keep_alive: float | None = None
+        self,
+        *models: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keep_alive: float | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.default = Behaviour()
         self.rule: Callable[[Recorded], Behaviour | None] | None = None
@@ -67,10 +73,12 @@ class FakeBackend:
         self.changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(
-            self._loop.create_server(lambda: _Connection(self), host, port, backlog=2048)
+            self._loop.create_server(lambda: _Connection(self), host, port, backlog=2048, ssl=tls)
         )
         self.port: int = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "http" if tls is None else "https"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"{scheme}://{name}:{self.port}"
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
