@@ -16,6 +16,14 @@ def test_secrets_are_starred_wherever_they_are() -> None:
     }
 
 
+def test_sections_are_shown_without_the_secrets_in_them() -> None:
+    key = {"name": "team", "hash": "sha256:1", "key": {"env": "A"}, "models": ("m",)}
+    shown = {"name": "team", "hash": REDACTED, "key": REDACTED, "models": ["m"]}
+    for entries in ([key], (key,)):
+        assert redacted({"auth": {"keys": entries}}) == {"auth": {"keys": [shown]}}
+    assert redacted({"keys": ["a", "b"]}) == {"keys": REDACTED}
+
+
 def test_what_is_no_secret_stays() -> None:
     tree = {"token": None, "capacity_tokens": 5, "max_uncached_tokens": [1], "key_bytes": 2}
     assert redacted(tree) == tree

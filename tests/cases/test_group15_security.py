@@ -119,8 +119,13 @@ def test_V01_no_body_tells_an_engine_where_to_connect(
         assert plain.post(path, {"text": "x"} | members).status_code == 400
         # In every encoding that an engine may understand.
         for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32"):
-            body = json.dumps({"text": "x"} | members).encode(encoding)
-            assert plain.post(path, body).status_code == 400, encoding
+            for space in ("", " "):
+                body = (space + json.dumps({"text": "x"} | members)).encode(encoding)
+                assert plain.post(path, body).status_code == 400, encoding
+        lying = "multipart/form-data; boundary=x"
+        assert plain.post(path, {"text": "x"} | members, content_type=lying).status_code == 400
+        hidden = json.dumps(members).replace("_", "\\u005f").encode()
+        assert plain.post(path, hidden).status_code == 400
         nan = json.dumps({"temperature": float("nan")} | members).encode()
         assert plain.post(path, nan).status_code == 400
     assert backend.requests == []

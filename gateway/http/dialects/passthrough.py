@@ -49,7 +49,9 @@ class PassThrough(OpenAIErrors):
     has_priority: ClassVar[bool] = False
 
     def parse(self, body: bytes, content_type: str) -> Prompt:
-        if content_type[:20].lower().startswith("multipart/form-data"):
+        # Some routes read JSON whatever the type says.
+        is_form = content_type[:20].lower().startswith("multipart/form-data")
+        if is_form and body.startswith(b"--"):
             fields = dict(_form_fields(body, content_type))
             named: Any = fields.get(b"model", b"").decode("utf-8", "replace")
             stream = fields.get(b"stream", b"").strip().lower() in (b"true", b"1")

@@ -1,0 +1,47 @@
+"""A listener of its own for the admin API."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartBackend
+from tests.harness.gateway_process import GatewayProcess, free_port
+from tests.harness.routes import CHAT
+
+
+def test_the_admin_api_is_there_and_nowhere_else(
+    start_backend: StartBackend, tmp_path: Path
+) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    backend = start_backend()
+    settings = {
+        "backends": [{"url": backend.url}],
+        "admin": {"listen": listen, "token": "s3cret"},
+        "auth": {"enabled": True},
+    }
+    with GatewayProcess(settings, tmp_path) as gw:
+        assert [view["state"] for view in gw.admin("GET", "/backends")] == ["healthy"]
+        for page in ("/admin/v1/backends", "/admin", "/admin/openapi.json"):
+            answer = gw.http.get(page)
+            assert (answer.status_code, "error" in answer.json()) == (404, True)
+        # There nothing but it is served: no proxy, and metrics without an API key.
+        assert gw.http.get(f"http://{listen}/metrics").status_code == 200
+        assert gw.http.get(f"http://{listen}/live").status_code == 200
+        body = CHAT.body(["hello"])
+        assert gw.http.post(f"http://{listen}{CHAT.path}", json=body).status_code == 404
+        unknown = gw.http.get(
+            f"http://{listen}/admin/v1/backends", headers={"authorization": "Bearer nobody"}
+        )
+        assert unknown.status_code == 401
+        assert backend.requests == []
+    assert gw.stop() == 0
+
+
+def test_an_address_that_is_taken_stops_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RuntimeError, match=f"admin.listen: {listen} cannot be listened on"):
+            GatewayProcess({"admin": {"listen": listen}}, tmp_path)
