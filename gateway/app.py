@@ -188,7 +188,6 @@ class Gateway:
         self.poller = LoadPoller(self.fleet, settings.health, reports, clock)
         self._ticker: asyncio.Task[None] | None = None
         self._admin_listener: AdminListener | None = None
-        self.admin = admin_app(GatewayControl(self), settings.admin)
         self._starlette = self._control_plane()
         self.fleet.on_change(self._backend_changed)
         self.fleet.on_restart(self._backend_restarted)
@@ -228,6 +227,7 @@ class Gateway:
 
     def _control_plane(self) -> ASGIApp:
         ops = Ops(self.fleet, self.page, lambda: self.stopping, self.instance)
+        self.admin = admin_app(GatewayControl(self), self.settings.admin)
         admin = Mount("/admin", self.admin)
         routes: list[BaseRoute] = list(ops.routes())
         listen = self.settings.admin.listen

@@ -319,12 +319,13 @@ class Tenants(Section, frozen=True):
     """Fairness by seconds of service, in which cached tokens are nearly free."""
 
     header: HeaderName | None = None
-    """Request header that names the tenant, where whoever sends it can be trusted. Without one,
-    or when it is missing, the client's API key tells tenants apart."""
+    """Request header that names the tenant, where whoever sends it can be trusted: see
+    `server.trusted_proxies` and `auth`. Without one, or when it is missing, the client's API key
+    tells tenants apart."""
     quantum: Seconds = 1.0
     """Seconds of service that a tenant may be ahead of the others."""
     weights: dict[str, Annotated[float, Meta(gt=0, le=1000)]] = {}
-    """By tenant, as the header names it; 1 for all others."""
+    """By tenant, as the header or its API key names it; 1 for all others."""
     max_tracked: Count = 4096
     """Tenants whose service is counted; those beyond, least recently seen first, start anew."""
 

@@ -19,6 +19,7 @@ from gateway.descriptors import raise_limit
 from gateway.http.server import GatewayProtocol, StrictProtocol
 from gateway.listener import Listener, listen
 from gateway.reload import Reloader
+from gateway.secrets import warn_of_plain
 
 logger = logging.getLogger("prefixgate")
 
@@ -59,6 +60,7 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
     sockets = listen(settings.server.host, settings.server.port)
     gateway.open_logs()
     if path is not None:
+        warn_of_plain(settings, path)
         gateway.reloader = Reloader(gateway, path, load, check)
     if not settings.backends and not settings.discovery.sources:
         logger.warning(

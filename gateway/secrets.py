@@ -13,7 +13,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from gateway.config import ConfigError, Secret, SecretRef
+from gateway.config import ConfigError, Secret, SecretRef, Settings
 
 logger = logging.getLogger("prefixgate.secrets")
 
@@ -73,6 +73,18 @@ def warn_if_open(path: Path, option: str) -> None:
         return
     if mode & stat.S_IROTH:
         logger.warning("%s: %s can be read by everybody on this machine", option, path)
+
+
+def warn_of_plain(settings: Settings, path: Path) -> None:
+    """Warn of settings that everybody can read where they say secrets themselves."""
+    tls = (settings.server.tls, settings.backend_tls, *(each.tls for each in settings.backends))
+    secrets = [
+        settings.admin.token,
+        *(backend.api_key for backend in settings.backends),
+        *(each.key_password for each in tls if each is not None),
+    ]
+    if any(isinstance(secret, str) for secret in secrets):
+        warn_if_open(path, "secrets in the settings")
 
 
 def hash_key(key: str) -> str:

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.config import ConfigError, SecretRef
-from gateway.secrets import hash_bytes, hash_key, reveal
+from gateway.config import (
+    Admin,
+    BackendConfig,
+    BackendTls,
+    ConfigError,
+    SecretRef,
+    Server,
+    ServerTls,
+    Settings,
+)
+from gateway.secrets import hash_bytes, hash_key, reveal, warn_of_plain
 
 
 def test_a_secret_is_itself_or_where_it_is_kept(
@@ -51,6 +60,29 @@ def test_a_file_that_everybody_can_read_is_warned_of(
         reveal(SecretRef(file=str(file)), "admin.token")
     assert f"admin.token: {file} can be read by everybody" in caplog.text
     assert "very-secret" not in caplog.text
+
+
+def test_settings_that_everybody_can_read_are_warned_of_when_they_say_secrets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.touch(0o644)
+    file.chmod(0o644)
+    kept = SecretRef(env="X")
+    with caplog.at_level(logging.WARNING):
+        warn_of_plain(Settings(), file)
+        warn_of_plain(Settings(backends=[BackendConfig(url="http://x", api_key=kept)]), file)
+        assert caplog.text == ""
+        for plain in (
+            Settings(admin=Admin(token="t0p-secret")),
+            Settings(backends=[BackendConfig(url="http://x", api_key="t0p-secret")]),
+            Settings(server=Server(tls=ServerTls(cert="c", key="k", key_password="t0p-secret"))),
+            Settings(backend_tls=BackendTls(cert="c", key="k", key_password="t0p-secret")),
+        ):
+            caplog.clear()
+            warn_of_plain(plain, file)
+            assert f"{file} can be read by everybody" in caplog.text
+            assert "t0p-secret" not in caplog.text
 
 
 def test_a_short_key_is_no_key() -> None:

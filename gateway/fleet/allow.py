@@ -74,6 +74,14 @@ class AllowRule:
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
+        self.reconfigure(entries)
+
+    def reconfigure(self, entries: Iterable[str]) -> None:
+        """Have other entries from now on, also for backends that were added before.
+
+        Raises:
+            ConfigError: as above; nothing has changed then.
+        """
         self._entries = [_parse(entry) for entry in entries]
 
     def check(self, address: Address) -> None:

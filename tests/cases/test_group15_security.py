@@ -431,6 +431,11 @@ def test_V07_a_priority_is_what_the_key_may_have(
             assert ask(each, x_prefixgate_priority=asked) == 200
     # The body's own goes on as it is, so it is refused rather than ranked lower.
     assert ask(KEY, BODY | {"priority": -5}) == 403
+    for lax in (-5.0, "-5", " -5.0 "):
+        assert ask(KEY, BODY | {"priority": lax}) == 403
+    for path in ("/generate", "/v1/embeddings", "/v1/messages"):
+        body = {"model": "m", "input": "x", "messages": [], "max_tokens": 1, "priority": -5}
+        assert gw.post(path, body, x_api_key=KEY).status_code == 403
     assert ask(KEY, BODY | {"priority": 5}) == 200
     assert ask(OTHER, BODY | {"priority": -5}) == 200
     gw.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -92,6 +93,7 @@ class Body(Transfers, gc=False, kw_only=True):
     lora_request: Any = None
     lora: Any = None
     adapter_id: Any = None
+    priority: Any = None
 
     def namespace(self, *, is_ids: bool = False) -> bytes:
         """Requests that differ in it never share cache: model, adapter, salt; text or token ids."""
@@ -115,6 +117,7 @@ class Body(Transfers, gc=False, kw_only=True):
         return b"".join(parts)
 
 
+_INTEGER = re.compile(r"\s*([+-]?\d{1,18})(\.0*)?\s*", re.ASCII)
 _MARKS = (b"cache_salt", b"extra_key", b"lora_path", b"lora_request", b"lora", b"adapter_id")
 _NO_MARKS = (None,) * len(_MARKS)
 
@@ -147,8 +150,10 @@ class JsonDialect(Generic[B]):
             prompt = self.read(request)
         except RecursionError:
             raise BadRequest("The body is nested too deeply.", code="invalid_json") from None
-        transfer = transfer_in(request)
-        return structs.replace(prompt, transfer=transfer) if transfer else prompt
+        transfer, priority = transfer_in(request), int_or_none(request.priority)
+        if transfer or priority is not None:
+            prompt = structs.replace(prompt, transfer=transfer, priority=priority)
+        return prompt
 
     def read(self, request: B) -> Prompt:
         """The prompt of a request whose model is known to be named."""
@@ -167,8 +172,13 @@ def count_or_none(value: Any) -> int | None:
 
 
 def int_or_none(value: Any) -> int | None:
-    """`value` if it is a whole number, None if it is anything else."""
-    return value if type(value) is int else None
+    """The whole number that `value` is, or that engines take it for; None if it is none."""
+    if type(value) is int:
+        return value
+    if type(value) is float and value.is_integer():
+        return int(value)
+    match = _INTEGER.fullmatch(value) if type(value) is str else None
+    return None if match is None else int(match[1])
 
 
 def _check_content_type(content_type: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.dialects.base import Body, JsonDialect, count_or_none, int_or_none
+from gateway.http.dialects.base import Body, JsonDialect, count_or_none
 from gateway.http.dialects.errors import OpenAIErrors
 from gateway.http.dialects.key import messages_key, prompt_key
 from gateway.types import Prompt
@@ -22,7 +22,6 @@ class ChatBody(Body):
     """SGLang: the conversation as the client rendered and tokenized it."""
     max_tokens: Any = None
     max_completion_tokens: Any = None
-    priority: Any = None
 
     def key(self) -> bytes:
         return messages_key(
@@ -58,6 +57,5 @@ class OpenAIChat(OpenAIErrors, JsonDialect[ChatBody]):
             True,
             count_or_none(request.max_tokens) if cap is None else cap,
             len(key),
-            int_or_none(request.priority),
-            is_ids,
+            is_ids=is_ids,
         )

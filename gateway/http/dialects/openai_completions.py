@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.dialects.base import Body, JsonDialect, count_or_none, int_or_none
+from gateway.http.dialects.base import Body, JsonDialect, count_or_none
 from gateway.http.dialects.errors import OpenAIErrors
 from gateway.http.dialects.key import prompt_key
 from gateway.http.sse import COMPLETIONS
@@ -14,7 +14,6 @@ from gateway.types import Prompt
 class CompletionsBody(Body):
     prompt: Any = None
     max_tokens: Any = None
-    priority: Any = None
 
 
 class OpenAICompletions(OpenAIErrors, JsonDialect[CompletionsBody]):
@@ -33,6 +32,5 @@ class OpenAICompletions(OpenAIErrors, JsonDialect[CompletionsBody]):
             True,
             count_or_none(request.max_tokens),
             prompt.size,
-            int_or_none(request.priority),
-            prompt.is_ids,
+            is_ids=prompt.is_ids,
         )

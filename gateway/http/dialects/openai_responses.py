@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.dialects.base import Body, JsonDialect, count_or_none, int_or_none
+from gateway.http.dialects.base import Body, JsonDialect, count_or_none
 from gateway.http.dialects.errors import ResponsesErrors
 from gateway.http.dialects.key import messages_key
 from gateway.http.sse import RESPONSES
@@ -18,7 +18,6 @@ class ResponsesBody(Body):
     reasoning: Any = None
     chat_template_kwargs: Any = None
     max_output_tokens: Any = None
-    priority: Any = None
 
 
 class OpenAIResponses(ResponsesErrors, JsonDialect[ResponsesBody]):
@@ -49,5 +48,4 @@ class OpenAIResponses(ResponsesErrors, JsonDialect[ResponsesBody]):
             True,
             count_or_none(request.max_output_tokens),
             len(key),
-            int_or_none(request.priority),
         )

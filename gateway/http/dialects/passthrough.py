@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from gateway.http.dialects.base import int_or_none
 from gateway.http.dialects.errors import AnthropicErrors, OpenAIErrors
 from gateway.http.dialects.transfer import Transfers, transfer_in
 from gateway.http.dialects.usage import Usage, usage_in
@@ -35,6 +36,7 @@ _FIELD = re.compile(
 class _Body(Transfers, gc=False, kw_only=True):
     model: Any = None
     stream: Any = None
+    priority: Any = None
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -55,14 +57,21 @@ class PassThrough(OpenAIErrors):
             fields = dict(_form_fields(body, content_type))
             named: Any = fields.get(b"model", b"").decode("utf-8", "replace")
             stream = fields.get(b"stream", b"").strip().lower() in (b"true", b"1")
-            transfer = ""
+            transfer, priority = "", None
         else:
             found = _read_json(body)
             named = found.model
             stream = found.stream is True
-            transfer = transfer_in(found)
+            transfer, priority = transfer_in(found), int_or_none(found.priority)
         model = named if isinstance(named, str) and named.isprintable() else ""
-        return Prompt(model, model.encode(), stream=stream, generates=stream, transfer=transfer)
+        return Prompt(
+            model,
+            model.encode(),
+            stream=stream,
+            generates=stream,
+            priority=priority,
+            transfer=transfer,
+        )
 
     def scanner(self) -> StreamScanner:
         return StreamScanner(UNKNOWN)

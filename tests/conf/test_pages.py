@@ -1,0 +1,25 @@
+"""The settings on the documentation's pages are settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.config import Settings, convert
+from gateway.fleet.allow import AllowRule
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SECURITY = re.findall(r"```yaml\n(.*?)```", (DOCS / "security.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", SECURITY)
+def test_what_the_page_on_security_shows_can_be_set(text: str) -> None:
+    settings = convert(yaml.safe_load(text), Settings, "docs/security.md")
+    AllowRule(settings.admin.allow_backends)
+
+
+def test_the_page_has_examples() -> None:
+    assert len(SECURITY) == 3
