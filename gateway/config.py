@@ -113,10 +113,11 @@ ENGINE_CONTROL = (
     *("/start_profile", "/stop_profile", "/start_*", "/stop_*", "/dump_*", "/configure_logging"),
     *("/open_session", "/close_session", "/server_info", "/get_server_info", "/get_internal_state"),
     *("/slots", "/slots/*", "POST /props", "/models/load", "/models/unload", "/kv_cache_events"),
-    *("/perf_metrics", "/kv_event_sources", "/freeze_gc", "/scale_*"),
+    *("/perf_metrics", "/kv_event_sources", "/freeze_gc", "/slow_down", "/*remote_instance*"),
+    *("/metrics", "/metrics/*", "/prometheus/*"),
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/*"),
 )
-"""Routes by which engines are steered rather than used: no client's business."""
+"""Routes by which engines are steered or watched rather than used: no client's business."""
 
 
 class Server(Section, frozen=True):

@@ -33,6 +33,7 @@ DENIED = DeniedPaths(ENGINE_CONTROL)
         ),
         *("/server_info", "/get_server_info", "/slots", "/slots/0", "/hicache/storage-backend"),
         *("/release_memory_occupation", "/resume_memory_occupation", "/pd_role_switch"),
+        *("/metrics/", "//metrics", "/prometheus/metrics", "/slow_down"),
         *("/api/pull", "/api/delete", "/fault_tolerance/apply", "/kv_cache_events"),
     ],
 )
