@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import StartBackend, StartGateway
 from tests.harness.fake_backend import FakeBackend
-from tests.harness.gateway_process import GatewayProcess
+from tests.harness.gateway_process import AUTH, GatewayProcess
 from tests.harness.raw import RawClient
 from tests.harness.routes import CHAT, EMBEDDINGS, STREAMING, Route, text
 
@@ -27,10 +27,11 @@ by_route = pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.n
 
 EVERYTHING: dict[str, Any] = {
     "admin": {"token": "secret"},
+    "auth": AUTH,
     "log": {"level": "debug"},
     "server": {"max_body": 1 << 20},
 }
-"""Authentication, access log, body limit; metrics are always on."""
+"""Tokens and API keys, access log, body limit; metrics are always on."""
 
 
 @pytest.fixture(scope="module")

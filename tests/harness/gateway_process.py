@@ -18,9 +18,13 @@ import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.secrets import hash_key
 from tests.harness.raw import RawClient
 
 ROOT = Path(__file__).resolve().parents[2]
+KEY = "pg-the-key-that-the-harness-shows"
+AUTH = {"enabled": True, "keys": [{"name": "tests", "hash": hash_key(KEY)}]}
+"""As a gateway's `auth`: whatever the harness sends then shows the key."""
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 
@@ -132,6 +136,8 @@ class GatewayProcess:
             )
         token = settings.get("admin", {}).get("token")
         headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._key = {"x-api-key": KEY} if settings.get("auth") == AUTH else {}
+        headers |= self._key
         verify = tls or False
         self.http = httpx.Client(
             base_url=self.url, headers=headers, timeout=30.0, trust_env=False, verify=verify
@@ -212,7 +218,7 @@ class GatewayProcess:
         raise RuntimeError("no VmRSS")
 
     def client(self, timeout: float = 20.0) -> RawClient:
-        return RawClient(self.port, timeout=timeout)
+        return RawClient(self.port, timeout=timeout, headers=self._key.items())
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         """Args:

@@ -65,9 +65,17 @@ class RawClient:
 
     Args:
         timeout: seconds until a read that gets nothing raises TimeoutError.
+        headers: of every request, but for what `send` sends.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        timeout: float = 20.0,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self._headers = tuple(headers)
         self._socket = socket.create_connection((host, port), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
@@ -89,7 +97,7 @@ class RawClient:
         """
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", "host: gateway.test"]
-        lines += [f"{name}: {value}" for name, value in headers]
+        lines += [f"{name}: {value}" for name, value in (*self._headers, *headers)]
         if body is not None:
             lines += ["content-type: application/json", f"content-length: {len(data)}"]
         self.send("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (data if body else b""))
