@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import StartBackend, StartGateway
 from tests.harness.fake_backend import FakeBackend
-from tests.harness.gateway_process import AUTH, GatewayProcess
+from tests.harness.gateway_process import AUTH, KEY, GatewayProcess
 from tests.harness.raw import RawClient
 from tests.harness.routes import CHAT, EMBEDDINGS, STREAMING, Route, text
 
@@ -160,8 +160,8 @@ def test_D04_leaving_in_the_middle_of_the_body(gw: GatewayProcess, backend: Fake
     for leave in (RawClient.close, RawClient.reset):
         client = gw.client()
         client.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
-            b'content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"model"'
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: %b\r\n"
+            b'content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"model"' % KEY.encode()
         )
         time.sleep(0.05)
         leave(client)

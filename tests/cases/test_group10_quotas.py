@@ -208,6 +208,19 @@ def test_Q11_a_place_is_held_for_the_whole_answer(
     assert ask(gw).status_code == 200
 
 
+def test_Q11_who_leaves_in_the_body_gives_the_place_back(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    gw = gateway([start_backend()], auth=auth(max_concurrent=1))
+    with gw.client() as client:
+        key = KEYS["one"].encode()
+        client.send(b"POST /v1/x HTTP/1.1\r\nx-api-key: %b\r\ncontent-length: 9\r\n\r\n{" % key)
+        gw.settles(lambda metrics: metrics.total("prefixgate_key_requests_total", key="one") == 1)
+        assert ask(gw).status_code == 429
+    gw.settles(lambda metrics: metrics.outcomes.get("cancelled") == 1)
+    assert ask(gw).status_code == 200
+
+
 # T07
 
 
