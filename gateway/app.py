@@ -23,6 +23,7 @@ from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
 from gateway.fleet.access import Accesses
+from gateway.fleet.aliases import Aliases
 from gateway.fleet.allow import AllowRule
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.discovery.feeds import Feeds
@@ -45,6 +46,7 @@ from gateway.http.keyguard import Guard
 from gateway.http.keys import Keys
 from gateway.http.learning import Learning
 from gateway.http.ops import Ops, identified, is_control_path, refusal
+from gateway.http.owners import LocalOwners
 from gateway.http.proxy import Proxy
 from gateway.http.verdicts import Verdicts
 from gateway.prefix.blocks import BlockScale
@@ -112,6 +114,7 @@ class Gateway:
         self.fleet = Fleet(
             settings.health, clock, settings.breaker, settings.backpressure, accesses
         )
+        self.fleet.aliases = Aliases(settings.models)
         self.reconciler = Reconciler(self.fleet, clock, settings.discovery.linger)
         self.feeds = Feeds(settings.discovery, self.reconciler, clock)
         self.keys = Keys(settings.auth)
@@ -128,6 +131,7 @@ class Gateway:
         """Of removed backends, while they still have exchanges to end."""
         self.loads: dict[str, BackendLoad] = {}
         self.learning = Learning(index=self.index, loads=self.loads, clock=clock)
+        self.owners = LocalOwners(settings.stored, clock)
         self._models: dict[str, frozenset[str]] = {}
         self.metrics = Metrics(self.fleet.knows)
         self.page = MetricsPage(self.metrics, self._sources())
@@ -149,6 +153,7 @@ class Gateway:
             learning=self.learning,
             verdicts=verdicts,
             bodies=self.bodies,
+            owners=self.owners,
             metrics=self.metrics,
             clock=clock,
             response_headers=settings.server.response_headers,
@@ -177,6 +182,7 @@ class Gateway:
             facts=self.facts,
             learning=self.learning,
             bodies=self.bodies,
+            owners=self.owners,
             admission=admission,
             attempts=self.attempts,
             dispatcher=self.dispatcher,
@@ -326,7 +332,9 @@ class Gateway:
             errors=lambda: {
                 str(each): sums for each, sums in self.learning.errors.snapshot().items()
             },
-            bytes_per_token=lambda model: self.learning.tokens.bytes_per_token(model),
+            bytes_per_token=lambda model: self.learning.tokens.bytes_per_token(
+                self.fleet.aliases.main(model)
+            ),
             index=self.index.stats,
             keys=self.keys,
         )
@@ -391,7 +399,7 @@ class Gateway:
         for backends in (whole, healthy):
             found: Serving = {}
             for other in backends:
-                for model in (*other.models, ANY_MODEL):
+                for model in (*self.fleet.aliases.served_by(other.models), ANY_MODEL):
                     found.setdefault(model, []).append(self.loads[other.id])
             serving = found | serving
         return serving

@@ -595,6 +595,17 @@ class AdminUser(Section, frozen=True):
             raise ValueError(f"user {self.name!r} has exactly one of hash and token")
 
 
+ModelName = Annotated[str, Meta(min_length=1)]
+
+
+class Stored(Section, frozen=True):
+    """Responses that engines keep, which only the backend that made one can find again."""
+
+    max_ids: Count = 65_536
+    """Responses whose backend is remembered; the latest ones."""
+    ttl: Seconds = 86_400.0
+
+
 class Admin(Section, frozen=True):
     token: Secret | None = None
     """Bearer token of the admin API, with the role admin. Without a token, here or in `users`, it
@@ -624,6 +635,9 @@ class Settings(Section, frozen=True):
     server: Server = Server()
     backends: list[BackendConfig] = []
     discovery: Discovery = Discovery()
+    models: dict[ModelName, Annotated[list[ModelName], Meta(min_length=1)]] = {}
+    """Aliases: other names for models that backends list, the preferred ones first. A request is
+    sent on with the first of these that its backend serves."""
     policy: PolicyConfig = PolicyConfig()
     scheduling: Scheduling = Scheduling()
     index: Index = Index()
@@ -635,6 +649,7 @@ class Settings(Section, frozen=True):
     backend_tls: BackendTls = BackendTls()
     """How https backends are spoken to that have no `tls` of their own."""
     auth: Auth = Auth()
+    stored: Stored = Stored()
     admin: Admin = Admin()
     log: Log = Log()
 

@@ -126,7 +126,8 @@ class GatewayControl:
         elif model is not None:
             if not gateway.fleet.knows(model):
                 raise ConfigError(f"body: model: no backend serves {model[:200]!r}", field="model")
-            gateway.generations.raise_for(model)
+            for name in gateway.fleet.aliases.names(model) or (model,):
+                gateway.generations.raise_for(name)
         else:
             gateway.index.flush()
         return self.index_stats()

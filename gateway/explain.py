@@ -79,7 +79,9 @@ def explain(
     return Explanation(
         dialect=dialect.name,
         model=prompt.model,
-        namespace=xxh3_64_hexdigest(gateway.generations.namespace(prompt.model, prompt.namespace)),
+        namespace=xxh3_64_hexdigest(
+            gateway.facts.namespace(prompt, gateway.fleet.aliases.main(prompt.model))
+        ),
         key_bytes=facts.key_bytes,
         blocks=len(request.chain) // HASH_BYTES,
         prompt_tokens=request.prompt_tokens,

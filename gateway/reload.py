@@ -21,6 +21,7 @@ import msgspec
 
 from gateway.changes import changes, taken_over
 from gateway.config import ConfigError, Settings
+from gateway.fleet.aliases import Aliases
 from gateway.fleet.backend import Source
 from policies.registry import build
 
@@ -57,6 +58,15 @@ def _server(gateway: Gateway, settings: Settings) -> None:
     gateway.dispatcher.response_headers = settings.server.response_headers
     gateway.bodies.limits = settings.server
     gateway.ingress.reconfigure(settings)
+
+
+def _models(gateway: Gateway, settings: Settings) -> None:
+    gateway.fleet.aliases = Aliases(settings.models)
+    gateway.restate_backends()
+
+
+def _stored(gateway: Gateway, settings: Settings) -> None:
+    gateway.owners.settings = settings.stored
 
 
 def _policy(gateway: Gateway, settings: Settings) -> None:
@@ -112,6 +122,7 @@ def _log(gateway: Gateway, settings: Settings) -> None:
 SECTIONS: Mapping[str, Apply] = {
     "backends": _backends,
     "server": _server,
+    "models": _models,
     "policy": _policy,
     "scheduling": _scheduling,
     "index": _index,
@@ -121,6 +132,7 @@ SECTIONS: Mapping[str, Apply] = {
     "discovery": _discovery,
     "timeouts": _attempts,
     "retries": _attempts,
+    "stored": _stored,
     "auth": _auth,
     "admin": _admin,
     "log": _log,

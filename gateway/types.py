@@ -114,6 +114,7 @@ class Prompt(msgspec.Struct, frozen=True):
         is_ids: the prompt came as token ids.
         transfer: name of a member that tells the engine where to fetch a KV cache, or which of its
             ranks is to work; "" without one.
+        continues: id of the stored response that it goes on from, "" without one.
     """
 
     model: str
@@ -126,6 +127,7 @@ class Prompt(msgspec.Struct, frozen=True):
     priority: int | None = None
     is_ids: bool = False
     transfer: str = ""
+    continues: str = ""
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gateway.config import BackendConfig, Backpressure, BreakerConfig, ConfigError, Health
 from gateway.fleet.access import Accesses
 from gateway.fleet.address import Address
+from gateway.fleet.aliases import Aliases
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.breaker import BreakerState, Trials
 from gateway.fleet.facts import EngineFacts
@@ -48,6 +49,7 @@ class Fleet:
     """Backends by id. Iterates over those that are not removed, in the order of their adding.
 
     Attributes:
+        aliases: other names for their models; may be assigned anew.
         backpressure: for how long busy backends are avoided.
     """
 
@@ -64,6 +66,7 @@ class Fleet:
         self.backpressure = backpressure or Backpressure()
         self._accesses = accesses or Accesses()
         self._clock = clock
+        self.aliases = Aliases({})
         self._backends: dict[str, Backend] = {}
         self._changed: list[Listener] = []
         self._restarted: list[Listener] = []
@@ -196,17 +199,19 @@ class Fleet:
     # what can be served
 
     def models(self) -> set[str]:
-        """Models that can be served now."""
-        return {
+        """Models that can be served now, by every name that they can be asked for by."""
+        served = {
             model
             for backend in self._backends.values()
             if backend.state is BackendState.HEALTHY
             for model in backend.models
         }
+        return self.aliases.served_by(served)
 
     def knows(self, model: str) -> bool:
         """Whether any backend serves a model, or would if it could."""
-        return any(model in backend.models for backend in self._backends.values())
+        names = self.aliases.names(model) or (model,)
+        return any(name in backend.models for backend in self._backends.values() for name in names)
 
     def knows_models(self) -> bool:
         """Whether a model that no backend lists can be called unknown.
@@ -307,6 +312,12 @@ class Fleet:
                     self._breaker_changed(backend, before)
             if backend.busy is not None and now >= backend.busy_until:
                 self._not_busy(backend)
+
+    def report_missing_model(self, id: str) -> None:
+        """A backend said that it does not have a model which it lists: it is asked again."""
+        backend = self._backends.get(id)
+        if backend is not None:
+            self._suspect(backend)
 
     def probe_failed(self, backend: Backend, cause: str, *, gone: bool = False) -> None:
         """Args:

@@ -89,7 +89,9 @@ class Admission:
         request, facts = context.request, context.facts
         assert request is not None
         assert facts is not None
-        match = self._facts.match(request.chain, facts.scale) if request.chain else NO_MATCH
+        match = NO_MATCH
+        if request.chain:
+            match = self._facts.match(request.chain, facts.scale, facts.aliased)
         request = structs.replace(request, match=match, now=self._clock())
         ticket = self._ticket(context, request, facts, tried)
         if wait:
@@ -123,9 +125,10 @@ class Admission:
             request,
             context.granted,
             context.refused,
-            lambda chain: self._facts.match(chain, facts.scale),
+            lambda chain: self._facts.match(chain, facts.scale, facts.aliased),
             max_wait,
             avoid=avoid,
+            only=context.owner,
             size=len(context.body),
         )
 

@@ -63,7 +63,11 @@ class Attempts:
             lease = context.lease
             assert lease is not None
             tried.append(lease.backend_id)
-            more = len(tried) <= self._retries.max_retries and _has_untried(pool, tried)
+            more = (
+                context.owner is None
+                and len(tried) <= self._retries.max_retries
+                and _has_untried(pool, tried)
+            )
             try:
                 broken = await self._dispatcher.send(context, lease, may_retry=more and inference)
             except UnknownBackend:

@@ -48,7 +48,9 @@ class RequestContext(msgspec.Struct):
         facts: what the request says of itself.
         request: what routing looks at: sizes, class, the prompt's blocks and who holds them.
         limits, ends_at: how long it may take, and when it must have ended.
+        owner: id of the backend that keeps the stored response it is about; None for any backend.
         lease: admission.
+        real_model: what the backend calls the model, where that is asked for by an alias.
         booking: what the index was told in advance; None without a prompt key.
         relay: dispatch.
         opened: comments were sent to the client while a backend that then failed was silent.
@@ -68,7 +70,9 @@ class RequestContext(msgspec.Struct):
     request: RouteRequest | None = None
     limits: Limits = NO_LIMITS
     ends_at: float = inf
+    owner: str | None = None
     lease: Lease | None = None
+    real_model: str = ""
     booking: Booking | None = None
     relay: Relay | None = None
     opened: bool = False

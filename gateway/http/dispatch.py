@@ -13,8 +13,11 @@ from gateway.http.body import Bodies
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
+from gateway.http.facts import name_at
 from gateway.http.headers import Headers, without_credentials
 from gateway.http.learning import Learning
+from gateway.http.model_name import renamed
+from gateway.http.owners import MAX_ID, Owners
 from gateway.http.relay import Relay
 from gateway.http.verdicts import Verdicts
 from gateway.prefix.index import PrefixIndex
@@ -43,6 +46,7 @@ class Dispatcher:
         learning: Learning,
         verdicts: Verdicts,
         bodies: Bodies,
+        owners: Owners,
         metrics: Metrics,
         clock: Clock,
         response_headers: bool,
@@ -53,6 +57,7 @@ class Dispatcher:
         self._learning = learning
         self._verdicts = verdicts
         self._bodies = bodies
+        self._owners = owners
         self._metrics = metrics
         self._clock = clock
         self.response_headers = response_headers
@@ -71,14 +76,22 @@ class Dispatcher:
         Raises:
             UnknownBackend: it was removed between the grant and now.
             ClientGone: the client left while the connection was made.
+            Malformed: the model's name at this backend cannot be written into the body.
         """
         context.phase = "connect"
         backend = self._fleet.get(lease.backend_id)
-        request, headers = context.request, context.headers
+        request, headers, facts = context.request, context.headers, context.facts
         assert request is not None
         assert headers is not None
-        if request.chain:
-            context.booking = self._index.book(backend.id, request.chain)
+        assert facts is not None
+        chain = request.chain
+        if facts.aliased:
+            context.real_model = name_at(facts.aliased, backend)
+            chain = facts.aliased[context.real_model]
+            content_type = headers.content_type.decode("latin-1")
+            context.body = renamed(context.body, content_type, context.real_model)
+        if chain:
+            context.booking = self._index.book(backend.id, chain)
 
         def accepted() -> None:
             self._bodies.let_go(context)  # it will not be sent again; a stream lasts for minutes
@@ -92,6 +105,10 @@ class Dispatcher:
                 lease.first_token()
                 self._learning.first_token(lease)
 
+        def stored(id: str) -> None:
+            if len(id) <= MAX_ID:
+                self._owners.note(id, backend.id)
+
         self._learning.dispatched(lease, streamed=context.record.stream)
         relay = context.relay = Relay(
             context.client,
@@ -103,6 +120,7 @@ class Dispatcher:
             may_retry,
             math.ceil(self._fleet.backpressure.avoid),
             context.opened,
+            stored if context.dialect.stores else None,
         )
         context.client.on_gone = relay.cancel
         if context.client.gone:

@@ -6,6 +6,7 @@ RequestError
 ├── NotAllowed          403
 ├── UnknownModel        404
 ├── WrongMethod         405, with Allow
+├── LostResponse        404  a stored response whose backend is gone
 ├── TooLarge            413
 ├── UnsupportedCoding   415
 ├── LoopDetected        508
@@ -84,6 +85,18 @@ class WrongMethod(RequestError):
 
     def __init__(self, method: str, path: str) -> None:
         super().__init__(f"{path} takes POST, not {method[:20]}.", code="method_not_allowed")
+
+
+class LostResponse(RequestError):
+    status = 404
+
+    def __init__(self, param: str | None) -> None:
+        super().__init__(
+            "The response is lost: the backend that kept it has been removed. Send the whole"
+            " conversation again.",
+            code="response_not_found",
+            param=param,
+        )
 
 
 class TooLarge(RequestError):

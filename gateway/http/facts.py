@@ -7,6 +7,7 @@ field, so it is read where it makes sense and never judged.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -15,8 +16,10 @@ from msgspec import structs
 
 from gateway.estimates.outputs import Outputs
 from gateway.estimates.tokens import NOMINAL_BYTES, Content, TokenEstimate, content_of
+from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.http.dialects.base import Dialect
+from gateway.http.dialects.key import utf8
 from gateway.http.errors import Malformed, NotAllowed
 from gateway.http.headers import MAX_TENANT, RequestHeaders
 from gateway.http.identity import Identity
@@ -44,6 +47,8 @@ class Facts(msgspec.Struct, frozen=True):
     key_bytes: size of the prompt key.
     content: what the prompt is made of.
     scale: engine tokens per token of the index, for this prompt.
+    aliased: where the model is an alias, the chain under each name that it stands for, the
+        preferred ones first.
     """
 
     prompt: Prompt
@@ -54,17 +59,20 @@ class Facts(msgspec.Struct, frozen=True):
     key_bytes: int = 0
     content: Content = Content.PROSE
     scale: float = 1.0
+    aliased: Mapping[str, Chain] = {}
 
 
 class Keyed(NamedTuple):
     """Attributes:
     content: what the prompt is made of.
     chain: of its blocks, b"" without a prompt key.
+    aliased: as in `Facts`.
     """
 
     prompt: Prompt
     content: Content
     chain: Chain
+    aliased: Mapping[str, Chain]
 
 
 class FactReader:
@@ -112,13 +120,11 @@ class FactReader:
             RequestError: it cannot be understood.
         """
         prompt = dialect.parse(body, headers.content_type.decode("latin-1"))
-        key = prompt.key
-        content = Content.IDS if prompt.is_ids else content_of(key)
-        chain = b""
-        if key:
-            namespace = self._generations.namespace(prompt.model, prompt.namespace)
-            chain = self._scale.chain(namespace, key)
-        return Keyed(prompt, content, chain)
+        content = Content.IDS if prompt.is_ids else content_of(prompt.key)
+        names = self._fleet.aliases.names(prompt.model)
+        aliased = {name: self._chain(prompt, name) for name in names}
+        chain = aliased[names[0]] if names else self._chain(prompt, prompt.model)
+        return Keyed(prompt, content, chain, aliased)
 
     def place(
         self,
@@ -132,11 +138,12 @@ class FactReader:
         Raises:
             RequestError: the gateway's own headers cannot be understood.
         """
-        prompt, content, chain = keyed
+        prompt, content, chain, aliased = keyed
         model, size = prompt.model, prompt.prompt_bytes
-        bytes_per_token = self._tokens.bytes_per_token(model, content)
+        name = next(iter(aliased), model)
+        bytes_per_token = self._tokens.bytes_per_token(name, content)
         scale = NOMINAL_BYTES / bytes_per_token
-        match = self.match(chain, scale) if chain else NO_MATCH
+        match = self.match(chain, scale, aliased) if chain else NO_MATCH
         tenant = self._tenant(headers) if identity is None else identity.tenant
         output = 0
         if prompt.generates:
@@ -163,19 +170,44 @@ class FactReader:
             len(prompt.key),
             content,
             scale,
+            aliased,
         )
 
-    def match(self, chain: Chain, scale: float) -> Match:
+    def _chain(self, prompt: Prompt, model: str) -> Chain:
+        if not prompt.key:
+            return b""
+        return self._scale.chain(self.namespace(prompt, model), prompt.key)
+
+    def namespace(self, prompt: Prompt, model: str) -> bytes:
+        """The prompt's namespace under one of its model's names."""
+        namespace = prompt.namespace
+        if model != prompt.model:
+            namespace = utf8(model) + namespace[len(utf8(prompt.model)) :]
+        return self._generations.namespace(model, namespace)
+
+    def match(self, chain: Chain, scale: float, aliased: Mapping[str, Chain]) -> Match:
         """What each backend is believed to hold, in the engine's tokens.
 
         Args:
-            scale: as in `Facts`.
+            scale, aliased: as in `Facts`.
         """
-        match = self._index.match(chain)
+        match = self._match_aliased(aliased) if aliased else self._index.match(chain)
         tokens = match.tokens
         if scale == 1.0 or not tokens:
             return match
         return Match(match.blocks, {id: scale * held for id, held in tokens.items()})
+
+    def _match_aliased(self, aliased: Mapping[str, Chain]) -> Match:
+        """What each backend holds of the model that it would be sent."""
+        blocks: dict[str, int] = {}
+        tokens: dict[str, float] = {}
+        for name, chain in aliased.items():
+            match = self._index.match(chain)
+            for id, count in match.blocks.items():
+                if name_at(aliased, self._fleet.get(id)) == name:
+                    blocks[id] = count
+                    tokens[id] = match.tokens[id]
+        return Match(blocks, tokens)
 
     def _expected_output(self, dialect: Dialect, tenant: str, chain: Chain, prompt: Prompt) -> int:
         cap = prompt.max_output_tokens
@@ -225,6 +257,12 @@ class FactReader:
         kinds = {self._fleet.get(load.id).kind for load in pool.backends}
         first = given > 0 if kinds == {EngineKind.SGLANG} else given < 0
         return Priority.HIGH if first else Priority.LOW
+
+
+def name_at(aliased: Mapping[str, Chain], backend: Backend) -> str:
+    """Which of an alias's names a backend knows."""
+    models = backend.models
+    return next((name for name in aliased if name in models), next(iter(aliased)))
 
 
 def _priority(value: bytes) -> Priority:

@@ -50,6 +50,7 @@ class Blame(StrEnum):
     """Counts for the backend's breaker."""
     BACKEND_IF_SERVED = "backend, once another one serves the request"
     """Where all fail alike it may well be the request, which must not put out the whole fleet."""
+    ASKED = "nobody; the backend is asked again what it serves"
     AVOIDED = "backend, which is avoided for a while"
     """It is busy, not broken: its breaker does not hear of it."""
 
@@ -171,6 +172,8 @@ GATEWAY_TIMEOUT = Failure(
 )
 """A proxy in front of the engine has waited long already."""
 UNSUPPORTED = Failure("unsupported", Fault.BACKEND, None, Retry.NEVER, Blame.NOBODY)
+MISSING_MODEL = Failure("missing_model", Fault.BACKEND, None, Retry.INFERENCE, Blame.ASKED)
+"""A 404 that says so: requests go only where their model is listed."""
 ERROR_EVENT = Failure("error_event", Fault.BACKEND, None, Retry.INFERENCE, Blame.BACKEND_IF_SERVED)
 """In a stream with status 200. Tried elsewhere only where it is the first event."""
 

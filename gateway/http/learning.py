@@ -128,7 +128,8 @@ class Learning:
         if not reported:
             return
         errors.note(Estimate.PROMPT_TOKENS, request.prompt_tokens, reported)
-        self.tokens.learn(prompt.model, facts.content, prompt.prompt_bytes, reported)
+        model = context.real_model or prompt.model
+        self.tokens.learn(model, facts.content, prompt.prompt_bytes, reported)
         if cached is not None and booking is not None:
             errors.note(Estimate.CACHED_TOKENS, record.matched_tokens, cached)
             if self._index.learn(booking, cached / facts.scale):

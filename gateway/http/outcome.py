@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.http.context import RequestContext
-from gateway.http.failures import BROKEN, ERROR_EVENT, refusal
+from gateway.http.failures import BROKEN, ERROR_EVENT
 from gateway.http.relay import Relay
 from gateway.telemetry.record import RequestRecord
 from gateway.types import Outcome
@@ -37,7 +37,7 @@ def outcome_of(relay: Relay) -> Outcome:
         return BROKEN[relay.failure.kind].outcome
     if relay.scanner is not None and relay.scanner.error is not None:
         return ERROR_EVENT.outcome
-    failure = refusal(relay.status)
+    failure = relay.refusal
     return Outcome.OK if failure is None else failure.outcome
 
 

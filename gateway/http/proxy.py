@@ -25,13 +25,20 @@ from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scop
 from gateway.http.context import RequestContext
 from gateway.http.dialects.registry import dialect_for, takes
 from gateway.http.dispatch import Dispatcher
-from gateway.http.errors import InternalFailure, RequestError, UnknownModel, WrongMethod
+from gateway.http.errors import (
+    InternalFailure,
+    LostResponse,
+    RequestError,
+    UnknownModel,
+    WrongMethod,
+)
 from gateway.http.facts import FactReader, Facts
 from gateway.http.headers import RequestHeaders
 from gateway.http.identity import Identity
 from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
 from gateway.http.outcome import note_answer, tokens_of_work
+from gateway.http.owners import Owners, named_in
 from gateway.http.via import Via
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.pools import ANY_MODEL, Pools
@@ -63,6 +70,7 @@ class Proxy:
         facts: FactReader,
         learning: Learning,
         bodies: Bodies,
+        owners: Owners,
         admission: Admission,
         attempts: Attempts,
         dispatcher: Dispatcher,
@@ -76,6 +84,7 @@ class Proxy:
         self._facts = facts
         self._learning = learning
         self._bodies = bodies
+        self._owners = owners
         self._admission = admission
         self._attempts = attempts
         self._dispatcher = dispatcher
@@ -158,6 +167,8 @@ class Proxy:
             # As one that does not exist: what is served to others is not told.
             raise UnknownModel(prompt.model)
         pool = self.pool(prompt.model)
+        if context.dialect.stores:
+            context.owner = self.owner(context.scope["path"], prompt.continues, pool)
         request = context.request = self._facts.appraise(facts, pool, identity)
         record.prompt_tokens = request.prompt_tokens
         record.work_class = request.work_class
@@ -197,6 +208,24 @@ class Proxy:
         if self._fleet.knows(model) or model == ANY_MODEL:
             raise no_backend()
         raise UnknownModel(model)
+
+    def owner(self, path: str, continues: str, pool: Pool) -> str | None:
+        """The backend that a request must go to for the stored response that it names, None where
+        it names none, or one that nothing is known of.
+
+        Args:
+            continues: id of the response that the body goes on from, "" without one.
+
+        Raises:
+            RequestError: it cannot go there, now or at all.
+        """
+        id = continues or named_in(path)
+        owner = self._owners.find(id) if id else None
+        if owner is None or any(load.id == owner for load in pool.backends):
+            return owner
+        if any(backend.id == owner for backend in self._fleet):
+            raise no_backend("The backend that keeps this response is not available.")
+        raise LostResponse("previous_response_id" if continues else None)
 
     # on the clock
 

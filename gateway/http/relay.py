@@ -20,12 +20,13 @@ from typing import Protocol
 from gateway.fleet.upstream import TICK, FailureKind, Headers, UpstreamFailure
 from gateway.http.client import Client
 from gateway.http.dialects.base import Dialect, Usage
-from gateway.http.dialects.errors import error_message
+from gateway.http.dialects.errors import error_message, lacks_model
 from gateway.http.errors import RequestError
 from gateway.http.failures import (
     BROKEN,
     BUSY,
     ERROR_EVENT,
+    MISSING_MODEL,
     Failure,
     Retry,
     refusal,
@@ -33,6 +34,7 @@ from gateway.http.failures import (
 )
 from gateway.http.headers import ResponseHeaders, read_response
 from gateway.http.sse import StreamScanner
+from gateway.http.stored import Stored, stored_id
 from gateway.types import Clock
 
 HOLD_BYTES = 256 * 1024
@@ -71,6 +73,7 @@ class Relay:
         retry_after: seconds that a busy backend's client is told to wait, where the backend does
             not say.
         opened: an event stream was begun for this request before, with comments only.
+        stored: told the id of an answer that the backend keeps; None where none are kept.
 
     Attributes:
         done: result None when the answer ended or the client left; exception UpstreamFailure
@@ -79,6 +82,7 @@ class Relay:
         first_at, ended_at: seconds on the clock; `first_at` is the first content of a stream.
         opened: the client has a head and comments of ours, and nothing of an answer yet.
         failure: what broke the answer, also after its head was sent.
+        lacks_model: the backend said that it has no such model, although it lists it.
         refused: the backend's refusal is here in full and was kept back; `pass_on` sends it.
         unbegun: nothing of the answer has come, but for a stream's head.
         says_wait: seconds of the backend's Retry-After; None when it sent none that can be read.
@@ -103,12 +107,14 @@ class Relay:
         "_quiet",
         "_recode",
         "_retry_after",
+        "_stored",
         "_waiting",
         "cancelled",
         "done",
         "ended_at",
         "failure",
         "first_at",
+        "lacks_model",
         "opened",
         "refused",
         "says_wait",
@@ -129,7 +135,9 @@ class Relay:
         may_retry: bool,
         retry_after: int,
         opened: bool = False,
+        stored: Stored | None = None,
     ) -> None:
+        self._stored = stored
         self._client = client
         self._dialect = dialect
         self._clock = clock
@@ -146,6 +154,7 @@ class Relay:
         self.refused = False
         self.unbegun = True
         self.says_wait: float | None = None
+        self.lacks_model = False
         self._carrier: Carrier | None = None
         self._head: ResponseHeaders | None = None
         self._held: list[bytes] | None = None
@@ -174,7 +183,7 @@ class Relay:
         """Why the backend did not serve, by its own word; None when it served or said nothing."""
         if self.scanner is not None and self.scanner.error is not None:
             return ERROR_EVENT
-        return refusal(self.status)
+        return MISSING_MODEL if self.lacks_model else refusal(self.status)
 
     def carry(self, carrier: Carrier) -> None:
         """The answer will come through `carrier`."""
@@ -296,7 +305,7 @@ class Relay:
         small = (
             head.content_type.startswith(b"application/json")
             if length is None
-            else length <= HOLD_BYTES
+            else length <= HOLD_BYTES or self._stored is not None
         )
         if small:
             self._held = [first]
@@ -315,7 +324,7 @@ class Relay:
                 self._recode = True
                 head.forward = [pair for pair in head.forward if pair[0] != b"content-encoding"]
         if ok:
-            self.scanner = self._dialect.scanner()
+            self.scanner = self._dialect.scanner(self._stored)
 
     def _begin(self, data: bytes) -> None:
         """Something has come of a stream whose head is held back."""
@@ -386,6 +395,8 @@ class Relay:
         client = self._client
         scanner = self.scanner
         if self._held is not None:
+            if self.status == 404:
+                self.lacks_model = lacks_model(b"".join(self._held))
             failure = self.refusal
             if (
                 self._may_retry
@@ -493,6 +504,10 @@ class Relay:
     def _start(self, length: int | None, body: bytes) -> None:
         head = self._head
         assert head is not None
+        if self._stored is not None and self.scanner is None and 200 <= self.status < 300:
+            id = stored_id(body)
+            if id is not None:
+                self._stored(id)
         if self.opened:
             self.opened = False  # from here on the stream is the backend's
             if body:

@@ -45,6 +45,8 @@ class Verdicts:
         self._metrics.upstream_error(id, failure.name)
         if failure.blame is Blame.AVOIDED:
             self._fleet.report_busy(id, relay.says_wait)
+        elif failure.blame is Blame.ASKED:
+            self._fleet.report_missing_model(id)
         elif failure.blame is Blame.BACKEND:
             assert broken is not None
             self._fleet.report_failure(

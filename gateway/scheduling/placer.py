@@ -196,7 +196,7 @@ class Placer:
         """
         request = ticket.request
         roomy = self.candidates(request)
-        if ticket.avoid or self._reserved:
+        if ticket.avoid or ticket.only is not None or self._reserved:
             roomy = [load for load in roomy if self._may_use(ticket, load)]
         if open_only or ticket.reserved is not None:
             # It waits for nothing but what is kept for it.
@@ -231,7 +231,7 @@ class Placer:
         """Keep a backend for a ticket, unless it is kept already, or the ticket has another or must
         not go there."""
         id = load.id
-        if ticket.reserved is None and id not in self._reserved and id not in ticket.avoid:
+        if ticket.reserved is None and id not in self._reserved and ticket.allows(id):
             self._reserved[id] = ticket
             ticket.reserved = id
 
@@ -246,7 +246,7 @@ class Placer:
             ticket.reserved = None
 
     def _may_use(self, ticket: Ticket, load: BackendLoad) -> bool:
-        if load.id in ticket.avoid or not _has_permit(load):
+        if not ticket.allows(load.id) or not _has_permit(load):
             return False
         holder = self._reserved.get(load.id)
         if holder is None or holder is ticket:

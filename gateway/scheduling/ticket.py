@@ -109,6 +109,7 @@ class Ticket:
         max_wait: seconds the client is ready to wait; can only shorten the class's limit, and 0
             means not at all.
         avoid: ids of backends that it must not go to.
+        only: id of the one backend that it may go to, None for any.
         size: bytes that are kept in memory while it waits.
 
     Attributes:
@@ -130,6 +131,7 @@ class Ticket:
     rematch: Callable[[Chain], Match] | None = None
     max_wait: float | None = None
     avoid: tuple[str, ...] = ()
+    only: str | None = None
     size: int = 0
     number: int = field(init=False, default=0)
     arrived: float = field(init=False, default=0.0)
@@ -142,6 +144,10 @@ class Ticket:
     line: Line | None = field(init=False, default=None)
     lane: Lane | None = field(init=False, default=None)
     reserved: str | None = field(init=False, default=None)
+
+    def allows(self, backend: str) -> bool:
+        """Whether it may go to a backend, by its id."""
+        return backend not in self.avoid and self.only in (None, backend)
 
     def arrive(self, number: int, now: float, limit: float) -> None:
         """It is submitted, and may wait for at most `limit` seconds."""

@@ -71,6 +71,7 @@ class Behaviour:
         texts: the content deltas themselves, in place of `n_tokens` made-up ones.
         reasoning: reasoning deltas before the content.
         tool_arguments: pieces of one tool call's arguments, in place of content.
+        response_id: of an answer of /v1/responses.
         usage: where a stream tells its token counts.
         hang: read the request and never answer.
         cut_after: break the connection after so many whole events (or, of an answer that is not
@@ -99,6 +100,7 @@ class Behaviour:
     texts: tuple[str, ...] | None = None
     reasoning: int = 0
     tool_arguments: tuple[str, ...] = ()
+    response_id: str = "resp_1"
     usage: UsageStyle = UsageStyle.SEPARATE
     hang: bool = False
     cut_after: int | None = None

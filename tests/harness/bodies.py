@@ -203,7 +203,7 @@ def _response(model: str, body: bytes, how: Behaviour, status: str) -> Json:
         "total_tokens": prompt + output,
     }
     return {
-        "id": "resp_1",
+        "id": how.response_id,
         "object": "response",
         "created_at": CREATED,
         "status": status,

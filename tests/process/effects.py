@@ -20,7 +20,7 @@ from tests.harness.fake_backend import FakeBackend, Health
 from tests.harness.gateway_process import GatewayProcess
 from tests.harness.raw import End, RawClient
 from tests.harness.recorded import Recorded
-from tests.harness.routes import CHAT, COMPLETIONS, Json, text
+from tests.harness.routes import CHAT, COMPLETIONS, RESPONSES, Json, text
 from tests.process.full_listener import FullListener
 
 API_KEY = "pg-a-key-that-nobody-can-guess"
@@ -277,6 +277,14 @@ def asks(site: Site) -> None:
     site.gw.settles(lambda metrics: metrics.total("prefixgate_discovery_failures_total") > 0)
     [source] = site.gw.admin("GET", "/discovery")
     assert source["cause"]
+
+
+# models
+
+
+def goes_by_another_name(site: Site) -> None:
+    assert site.gw.post(CHAT.path, {**CHAT.body(["hello"]), "model": "small"}).status_code == 200
+    assert site.backend.requests[0].json["model"] == "m"
 
 
 # policy
@@ -545,6 +553,27 @@ def evicts_beyond_the_bound(site: Site) -> None:
     metrics = site.gw.metrics()
     assert metrics.total("prefixgate_index_evicted_blocks_total") > 0
     assert metrics.total("prefixgate_index_blocks") <= 1000
+
+
+# stored
+
+
+def forgets_owners(*ids: str) -> Check:
+    """It is no longer known who has the first response, so that any backend is asked for it."""
+
+    def check(site: Site) -> None:
+        body = RESPONSES.body(["hello"])
+        for id in ids:
+            site.backend.next(response_id=id)
+            assert site.gw.post(RESPONSES.path, body).status_code == 200
+        time.sleep(0.3)
+        site.add_second()
+        site.gw.admin("DELETE", f"/backends/{site.gw.backend_id(site.backend.url)}")
+        answer = site.gw.post(RESPONSES.path, {**body, "previous_response_id": ids[0]})
+        # Otherwise it would be known to be lost.
+        assert answer.status_code == 200
+
+    return check
 
 
 # health

@@ -14,6 +14,7 @@ from gateway.http.dialects.transfer import Transfers, transfer_in
 from gateway.http.dialects.usage import Usage, usage_in
 from gateway.http.errors import Malformed
 from gateway.http.sse import CHAT, Grammar, StreamScanner
+from gateway.http.stored import Stored
 from gateway.types import Prompt
 
 __all__ = ["BadRequest", "Body", "Dialect", "JsonDialect", "Usage", "count_or_none", "int_or_none"]
@@ -48,6 +49,10 @@ class Dialect(Protocol):
     def has_priority(self) -> bool:
         """Engines take a `priority` in its bodies."""
 
+    @property
+    def stores(self) -> bool:
+        """Its requests name responses that one backend keeps, or have one kept."""
+
     def parse(self, body: bytes, content_type: str) -> Prompt:
         """What routing needs of a request.
 
@@ -71,8 +76,12 @@ class Dialect(Protocol):
     ) -> bytes:
         """The event that ends a stream which breaks off; to be sent between two events."""
 
-    def scanner(self) -> StreamScanner:
-        """A reader for one event stream."""
+    def scanner(self, stored: Stored | None = None) -> StreamScanner:
+        """A reader for one event stream.
+
+        Args:
+            stored: told the id under which the backend keeps the answer, where it keeps any.
+        """
 
     def usage(self, body: bytes) -> Usage | None:
         """The counts in a whole JSON answer."""
@@ -132,6 +141,7 @@ class JsonDialect(Generic[B]):
     grammar: ClassVar[Grammar] = CHAT
     ends_with_marker: ClassVar[bool] = True
     has_priority: ClassVar[bool] = False
+    stores: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(self.body_type).decode
@@ -159,7 +169,7 @@ class JsonDialect(Generic[B]):
         """The prompt of a request whose model is known to be named."""
         raise NotImplementedError
 
-    def scanner(self) -> StreamScanner:
+    def scanner(self, stored: Stored | None = None) -> StreamScanner:
         return StreamScanner(self.grammar)
 
     def usage(self, body: bytes) -> Usage | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -101,6 +102,7 @@ class AnthropicErrors:
 class _ErrorBody(msgspec.Struct, gc=False):
     error: Any = None
     message: Any = None
+    param: Any = None
 
 
 _decode = msgspec.json.Decoder(_ErrorBody).decode
@@ -115,3 +117,24 @@ def error_message(body: bytes) -> str | None:
     error = found.error
     message = error.get("message") if isinstance(error, dict) else error or found.message
     return message if isinstance(message, str) and message else None
+
+
+_NO_MODEL = re.compile(
+    r"\bmodel\b.*\b(?:(?:does not|doesn't) exist|not found|not loaded|unknown)|"
+    r"\b(?:unknown|no such) model\b|^model: ",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def lacks_model(body: bytes) -> bool:
+    """Whether an engine's answer with status 404 says that there is no such model."""
+    try:
+        found = _decode(body)
+    except (ValueError, RecursionError):
+        return False
+    error = found.error if isinstance(found.error, dict) else {}
+    if error.get("code") == "model_not_found" or error.get("param") == "model":
+        return True
+    if found.param == "model":
+        return True
+    return _NO_MODEL.search(error_message(body) or "") is not None

@@ -8,7 +8,11 @@ from gateway.http.dialects.openai_chat import OpenAIChat
 from gateway.http.dialects.openai_completions import OpenAICompletions
 from gateway.http.dialects.openai_embeddings import OpenAIEmbeddings
 from gateway.http.dialects.openai_responses import OpenAIResponses
-from gateway.http.dialects.passthrough import AnthropicPassThrough, PassThrough
+from gateway.http.dialects.passthrough import (
+    AnthropicPassThrough,
+    PassThrough,
+    ResponsesPassThrough,
+)
 from gateway.http.dialects.rerank import Rerank
 
 _RERANK = Rerank()
@@ -28,6 +32,7 @@ KNOWN = frozenset(_POST)
 """Paths with a dialect of their own."""
 _PASS_THROUGH: Dialect = PassThrough()
 _ANTHROPIC_PASS_THROUGH: Dialect = AnthropicPassThrough()
+_RESPONSES_PASS_THROUGH: Dialect = ResponsesPassThrough()
 
 NAMES = tuple(
     dict.fromkeys(
@@ -55,4 +60,6 @@ def dialect_for(method: str, path: str) -> Dialect:
             return dialect
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return _ANTHROPIC_PASS_THROUGH
+    if path.startswith("/v1/responses/"):
+        return _RESPONSES_PASS_THROUGH
     return _PASS_THROUGH

@@ -1,0 +1,75 @@
+"""Which backend keeps which stored response: engines know only those they made themselves."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+from urllib.parse import unquote
+
+from gateway.config import Stored
+from gateway.types import Clock
+
+MAX_ID = 256
+"""Characters of an id that is remembered; engines' own have about 40."""
+_PREFIX = "/v1/responses/"
+
+
+class Owners(Protocol):
+    """Looked up before a request that names a stored response is sent."""
+
+    def note(self, id: str, backend: str) -> None:
+        """A backend has said that it keeps a response under this id."""
+
+    def find(self, id: str) -> str | None:
+        """The id of the backend that keeps a response, None when that is not known."""
+
+
+class LocalOwners:
+    """Owners of the responses that this process has seen made, the latest `max_ids` of them.
+
+    Attributes:
+        settings: may be assigned anew at any time.
+    """
+
+    def __init__(self, settings: Stored, clock: Clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._owners: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        """By response id: backend id and when it was noted; the oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def note(self, id: str, backend: str) -> None:
+        owners = self._owners
+        now = self._clock()
+        owners[id] = (backend, now)
+        owners.move_to_end(id)
+        settings = self.settings
+        while len(owners) > settings.max_ids:
+            owners.popitem(last=False)
+        # Two for each one that comes: the overdue do not stay until the bound is reached.
+        for _ in range(2):
+            oldest = next(iter(owners))
+            if owners[oldest][1] + settings.ttl > now:
+                return
+            if oldest != id:
+                del owners[oldest]
+
+    def find(self, id: str) -> str | None:
+        known = self._owners.get(id)
+        if known is None:
+            return None
+        backend, noted = known
+        if noted + self.settings.ttl <= self._clock():
+            del self._owners[id]
+            return None
+        return backend
+
+
+def named_in(path: str) -> str:
+    """The response that a path is about: /v1/responses/ID, /v1/responses/ID/cancel and so on; ""
+    when it is about none."""
+    if not path.startswith(_PREFIX):
+        return ""
+    return unquote(path[len(_PREFIX) :].partition("/")[0])
