@@ -23,9 +23,12 @@ class Usage:
     cached_tokens: int | None = None
 
     def updated(self, later: Usage) -> Usage:
-        """These counts with what `later` says put over them."""
+        """These counts with what `later` says put over them. A prompt does not shrink: who counts
+        it again at the end may leave out what was cached, or all of it."""
         return Usage(
-            self.prompt_tokens if later.prompt_tokens is None else later.prompt_tokens,
+            max(self.prompt_tokens or 0, later.prompt_tokens)
+            if later.prompt_tokens is not None
+            else self.prompt_tokens,
             self.output_tokens if later.output_tokens is None else later.output_tokens,
             self.cached_tokens if later.cached_tokens is None else later.cached_tokens,
         )
