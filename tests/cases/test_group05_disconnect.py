@@ -14,24 +14,32 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartBackend, StartGateway
+from tests.harness.behaviour import Behaviour
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import AUTH, KEY, GatewayProcess
 from tests.harness.raw import RawClient
+from tests.harness.recorded import Recorded
 from tests.harness.routes import CHAT, EMBEDDINGS, STREAMING, Route, text
 
 SOON = 3.0
 Leave = Callable[[RawClient], None]
 
+# To proxies a client that stops sending has left: few clients could want an answer after that.
+by_way = pytest.mark.parametrize(
+    "leave", [RawClient.close, RawClient.reset, RawClient.half_close], ids=["fin", "rst", "half"]
+)
 by_leave = pytest.mark.parametrize("leave", [RawClient.close, RawClient.reset], ids=["fin", "rst"])
 by_route = pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.name)
 
 EVERYTHING: dict[str, Any] = {
     "admin": {"token": "secret"},
     "auth": AUTH,
-    "log": {"level": "debug"},
-    "server": {"max_body": 1 << 20},
+    "log": {"level": "debug", "chains": True},
+    "server": {"max_body": 1 << 20, "stream_ping": 0.2, "response_headers": True},
+    "models": {"nick": ["m"]},
+    "scheduling": {"tenants": {"header": "x-team"}},
 }
-"""Tokens and API keys, access log, body limit; metrics are always on."""
+"""With both logs; metrics are always on."""
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +64,14 @@ def gw(
     module_gateway: StartGateway,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> GatewayProcess:
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"models": EVERYTHING["models"]}
     if request.param != "D01-D03":
-        log: Path = tmp_path_factory.mktemp("log") / "access.jsonl"
+        logs: Path = tmp_path_factory.mktemp("log")
+        kept = {name: str(logs / f"{name}.jsonl") for name in ("access", "decisions")}
         settings = {
             **EVERYTHING,
             "server": {**EVERYTHING["server"], "parser": request.param.removeprefix("D04-")},
-            "log": {**EVERYTHING["log"], "access": str(log)},
+            "log": {**EVERYTHING["log"], **kept},
         }
     return module_gateway([shared_backend], **settings)
 
@@ -98,7 +107,7 @@ def leaves_unfinished(
 # D01
 
 
-@by_leave
+@by_way
 @by_route
 @pytest.mark.parametrize("early_head", [False, True])
 def test_D01_leaving_before_the_first_token(
@@ -116,7 +125,7 @@ def test_D01_leaving_after_a_second(gw: GatewayProcess, backend: FakeBackend) ->
 # D02
 
 
-@by_leave
+@by_way
 @by_route
 def test_D02_leaving_in_the_middle(
     gw: GatewayProcess, backend: FakeBackend, route: Route, leave: Leave
@@ -125,7 +134,7 @@ def test_D02_leaving_in_the_middle(
     leaves_unfinished(gw, backend, leave, route, route.stream(), after=5)
 
 
-@by_leave
+@by_way
 @by_route
 def test_D02_leaving_a_backend_that_went_silent(
     gw: GatewayProcess, backend: FakeBackend, route: Route, leave: Leave
@@ -137,7 +146,7 @@ def test_D02_leaving_a_backend_that_went_silent(
 # D03
 
 
-@by_leave
+@by_way
 @pytest.mark.parametrize("route", [*STREAMING, EMBEDDINGS], ids=lambda route: route.name)
 def test_D03_leaving_an_answer_that_is_no_stream(
     gw: GatewayProcess, backend: FakeBackend, route: Route, leave: Leave
@@ -155,19 +164,88 @@ def test_D03_unknown_routes_too(gw: GatewayProcess, backend: FakeBackend) -> Non
 # D04
 
 
-def test_D04_leaving_in_the_middle_of_the_body(gw: GatewayProcess, backend: FakeBackend) -> None:
+HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"x-api-key: %b\r\n" % KEY.encode()
+)
+
+
+@by_way
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b'content-length: 1000\r\n\r\n{"model"',
+        HEAD + b"content-length: 1000\r\n\r\n",
+        HEAD + b"content-length: 1000\r\nexpect: 100-continue\r\n\r\n",
+        HEAD + b'transfer-encoding: chunked\r\n\r\n8\r\n{"model"\r\n',
+    ],
+    ids=["in the body", "before the body", "before it was asked for", "between two chunks"],
+)
+def test_D04_leaving_before_the_request_is_complete(
+    gw: GatewayProcess, backend: FakeBackend, sent: bytes, leave: Leave
+) -> None:
     """Nothing may have been taken for a request that never came."""
-    for leave in (RawClient.close, RawClient.reset):
-        client = gw.client()
-        client.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: %b\r\n"
-            b'content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"model"' % KEY.encode()
-        )
-        time.sleep(0.05)
-        leave(client)
+    before = gw.metrics()
+    client = gw.client()
+    client.send(sent)
+    time.sleep(0.05)
+    leave(client)
+    assert gw.outcomes_since(before) == {"cancelled": 1}
     gw.settles_idle(timeout=SOON)
     assert gw.post(CHAT.path, CHAT.body(["hello"])).status_code == 200
     assert len(backend.requests) == 1
+
+
+@by_way
+def test_D04_leaving_a_head_request(gw: GatewayProcess, backend: FakeBackend, leave: Leave) -> None:
+    backend.behave(ttft=30.0)
+    before = gw.metrics()
+    client = gw.client()
+    client.request("/v1/anything", method="HEAD")
+    [request] = backend.wait_requests(1)
+    left = time.monotonic()
+    leave(client)
+    assert backend.wait_closed(request) - left < SOON
+    assert gw.outcomes_since(before) == {"cancelled": 1}
+    gw.settles_idle(timeout=SOON)
+
+
+@by_way
+def test_D04_leaving_by_an_alias(gw: GatewayProcess, backend: FakeBackend, leave: Leave) -> None:
+    backend.behave(itl=0.1, n_tokens=1000)
+    leaves_unfinished(gw, backend, leave, CHAT, {**CHAT.stream(), "model": "nick"}, after=3)
+
+
+@by_way
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_D04_leaving_while_another_backend_is_tried(
+    start_backend: StartBackend,
+    gateway: StartGateway,
+    parser: str,
+    streaming: bool,
+    leave: Leave,
+) -> None:
+    backends = [start_backend(), start_backend()]
+    gw = gateway(backends, server={"parser": parser})
+    # Whichever is asked first refuses, and the other one hangs.
+    first: list[Recorded] = []
+
+    def rule(request: Recorded) -> Behaviour:
+        first.append(request)
+        return Behaviour(status=503) if len(first) == 1 else Behaviour(ttft=30.0)
+
+    for backend in backends:
+        backend.rule = rule
+    client = gw.client()
+    client.request(CHAT.path, CHAT.stream() if streaming else CHAT.body(["hello"]))
+    gw.settles(lambda metrics: metrics.total("prefixgate_retries_total") == 1)
+    [hangs] = [backend for backend in backends if first[0] not in backend.requests]
+    [request] = hangs.wait_requests(1)
+    left = time.monotonic()
+    leave(client)
+    assert hangs.wait_closed(request) - left < SOON
+    assert gw.settles_idle(timeout=SOON).outcomes == {"cancelled": 1}
 
 
 # D05

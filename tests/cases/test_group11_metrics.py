@@ -36,7 +36,7 @@ def backend(shared_backend: FakeBackend) -> FakeBackend:
 
 @pytest.fixture(scope="module")
 def gw(shared_backend: FakeBackend, module_gateway: StartGateway) -> GatewayProcess:
-    return module_gateway([shared_backend])
+    return module_gateway([shared_backend], health={"unhealthy_after": 1000})
 
 
 # X01
@@ -348,7 +348,7 @@ def test_X09_what_has_no_first_token_has_no_time_to_it(
     for how in (
         {"status": 500},
         {"status": 400},
-        {"script": (Cut.RST,)},
+        {"script": (b"HTTP/1.1 nonsense\r\n\r\n",)},
         {"script": (role, 0.05, Cut.FIN)},
         {"script": (role, 0.05, error, Cut.FIN)},
         {"script": (HEAD, Cut.RST)},

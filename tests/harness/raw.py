@@ -149,6 +149,10 @@ class RawClient:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
+    def half_close(self) -> None:
+        """Close for writing alone."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def __enter__(self) -> RawClient:
         return self
 
