@@ -23,6 +23,7 @@ from gateway.http.attempts import Attempts
 from gateway.http.body import Bodies
 from gateway.http.client import EXTENSION, AsgiClient, ClientGone, Receive, Scope, Send
 from gateway.http.context import RequestContext
+from gateway.http.dialects.base import EVENT_STREAM, Dialect
 from gateway.http.dialects.registry import dialect_for, takes
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import (
@@ -236,7 +237,7 @@ class Proxy:
             return
         for context in tuple(self.live.values()):
             relay = context.relay
-            if relay is not None and context.record.stream and context.dialect.ends_with_marker:
+            if relay is not None and context.record.stream and _takes_comments(context.dialect):
                 relay.ping(limit)
 
     def assume_prefilled(self, now: float) -> None:
@@ -326,3 +327,7 @@ def _reserve(identity: Identity, tokens: int, now: float) -> None:
     """
     assert identity.reservation is not None
     identity.reservation.reserve(tokens, now)
+
+
+def _takes_comments(dialect: Dialect) -> bool:
+    return dialect.ends_with_marker and dialect.stream_type == EVENT_STREAM

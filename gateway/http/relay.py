@@ -279,11 +279,11 @@ class Relay:
         failure = refusal(status)
         if failure is BUSY:
             self._note_wait(head)
-        if self.opened and not (ok and head.content_type.startswith(b"text/event-stream")):
+        if self.opened and not (ok and head.content_type.startswith(self._dialect.stream_type)):
             self.unbegun = False
             self._held = [first]
             return
-        if head.content_type.startswith(b"text/event-stream"):
+        if head.content_type.startswith(self._dialect.stream_type):
             self._begin_stream(head, ok)
             if self._may_retry and ok:
                 self._waiting = True
@@ -409,7 +409,7 @@ class Relay:
                 return
             body = b"".join(self._held)
             self._held = None
-            if 200 <= self.status < 300 and b'"usage"' in body:
+            if 200 <= self.status < 300:
                 self.usage = self._dialect.usage(body)
             self._send(body)
         elif scanner is not None:

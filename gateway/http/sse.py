@@ -79,6 +79,7 @@ class _Event(msgspec.Struct, gc=False):
     usage: Any = None
     error: Any = None
     message: Any = None
+    delta: Any = None
     response: _Response | None = None
 
 
@@ -312,6 +313,8 @@ class StreamScanner:
         later = read_usage(event.usage)
         if later is None and response is not None:
             later = read_usage(response.usage)
+        if later is None and isinstance(event.delta, dict):
+            later = read_usage(event.delta.get("usage"))
         if later is None and isinstance(event.message, dict):
             later = read_usage(event.message.get("usage"))
             if later is not None:

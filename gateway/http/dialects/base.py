@@ -20,6 +20,9 @@ from gateway.types import Prompt
 __all__ = ["BadRequest", "Body", "Dialect", "JsonDialect", "Usage", "count_or_none", "int_or_none"]
 
 
+EVENT_STREAM = b"text/event-stream"
+
+
 class BadRequest(Malformed):
     """The body cannot be read as what its route takes.
 
@@ -44,6 +47,10 @@ class Dialect(Protocol):
     @property
     def ends_with_marker(self) -> bool:
         """A stream that ends without its own end marker was cut."""
+
+    @property
+    def stream_type(self) -> bytes:
+        """How the content type of its streams begins."""
 
     @property
     def has_priority(self) -> bool:
@@ -134,7 +141,8 @@ B = TypeVar("B", bound=Body)
 
 
 class JsonDialect(Generic[B]):
-    """A dialect whose requests are JSON objects that name a model."""
+    """A dialect whose requests are JSON objects that name a model; on engines' own routes they need
+    not, and then any backend will do."""
 
     name: ClassVar[str]
     body_type: ClassVar[type[Body]]
@@ -142,6 +150,8 @@ class JsonDialect(Generic[B]):
     ends_with_marker: ClassVar[bool] = True
     has_priority: ClassVar[bool] = False
     stores: ClassVar[bool] = False
+    stream_type: ClassVar[bytes] = EVENT_STREAM
+    needs_model: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(self.body_type).decode
@@ -155,7 +165,9 @@ class JsonDialect(Generic[B]):
             except ValueError as error:
                 request = _decode_leniently(body, self.body_type, str(error))
             model = request.model
-            if type(model) is not str or not model or not model.isprintable():
+            if not model and not self.needs_model:
+                request.model = ""
+            elif type(model) is not str or not model or not model.isprintable():
                 _refuse_model(model)
             prompt = self.read(request)
         except RecursionError:
@@ -166,7 +178,7 @@ class JsonDialect(Generic[B]):
         return prompt
 
     def read(self, request: B) -> Prompt:
-        """The prompt of a request whose model is known to be named."""
+        """The prompt of a request whose model is known to be a string."""
         raise NotImplementedError
 
     def scanner(self, stored: Stored | None = None) -> StreamScanner:

@@ -228,8 +228,15 @@ def _add_media(parts: list[bytes], part: dict[str, Any], kind: str) -> None:
             parts += (TEXT, _text(data.get("data")))
             return
         data = next((data[name] for name in _MEDIA_DATA if type(data.get(name)) is str), None)
-    raw = utf8(data) if type(data) is str else encode(_without_marks(part))
-    parts += (MEDIA, xxh3_128_hexdigest(raw).encode() * (MEDIA_BYTES // _DIGEST_BYTES))
+    if type(data) is not str:
+        data = None
+    parts.append(media_key(_without_marks(part) if data is None else data))
+
+
+def media_key(data: Any) -> bytes:
+    """Key bytes of a picture, a recording or a file, of whatever size."""
+    raw = utf8(data) if type(data) is str else encode(data)
+    return MEDIA + xxh3_128_hexdigest(raw).encode() * (MEDIA_BYTES // _DIGEST_BYTES)
 
 
 def _without_marks(part: dict[str, Any]) -> dict[str, Any]:

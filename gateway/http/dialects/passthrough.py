@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from gateway.http.dialects.base import int_or_none
+from gateway.http.dialects.base import EVENT_STREAM, int_or_none
 from gateway.http.dialects.errors import AnthropicErrors, OpenAIErrors
 from gateway.http.dialects.form import form_fields, is_form
 from gateway.http.dialects.transfer import Transfers, transfer_in
@@ -41,6 +41,7 @@ class PassThrough(OpenAIErrors):
     ends_with_marker: ClassVar[bool] = False
     has_priority: ClassVar[bool] = False
     stores: ClassVar[bool] = False
+    stream_type: ClassVar[bytes] = EVENT_STREAM
 
     def parse(self, body: bytes, content_type: str) -> Prompt:
         # Some routes read JSON whatever the type says.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from gateway.http.dialects.anthropic import AnthropicMessages
 from gateway.http.dialects.base import Dialect
+from gateway.http.dialects.cohere import CohereChat
+from gateway.http.dialects.generate import Generate, GenerateStream
+from gateway.http.dialects.ollama import Ollama
 from gateway.http.dialects.openai_chat import OpenAIChat
 from gateway.http.dialects.openai_completions import OpenAICompletions
 from gateway.http.dialects.openai_embeddings import OpenAIEmbeddings
@@ -15,6 +18,9 @@ from gateway.http.dialects.passthrough import (
 )
 from gateway.http.dialects.rerank import Rerank
 
+_COHERE = CohereChat()
+_GENERATE = Generate()
+_OLLAMA = Ollama()
 _RERANK = Rerank()
 _POST: dict[str, Dialect] = {
     "/v1/chat/completions": OpenAIChat(),
@@ -27,6 +33,14 @@ _POST: dict[str, Dialect] = {
     "/v1/score": _RERANK,
     "/score": _RERANK,
     "/v1/messages": AnthropicMessages(),
+    "/v2/chat": _COHERE,
+    "/cohere/v2/chat": _COHERE,
+    "/generate": _GENERATE,
+    "/generate_stream": GenerateStream(),
+    "/completion": _GENERATE,
+    "/inference/v1/generate": _GENERATE,
+    "/api/chat": _OLLAMA,
+    "/api/generate": _OLLAMA,
 }
 KNOWN = frozenset(_POST)
 """Paths with a dialect of their own."""

@@ -43,6 +43,8 @@ def read_usage(reported: object) -> Usage | None:
     if not isinstance(reported, dict):
         return None
     count = reported.get
+    if isinstance(count("tokens"), dict):  # Cohere tells them beside those that are billed
+        count = reported["tokens"].get
     prompt = _count(count("prompt_tokens"))
     details = count("prompt_tokens_details")
     cached = None
@@ -74,10 +76,56 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 def usage_in(body: bytes) -> Usage | None:
     """The usage in a whole JSON answer; None when there is none to read."""
+    if b'"usage"' not in body:
+        return None
     try:
         return read_usage(_decode(body).usage)
     except (ValueError, RecursionError):
         return None
+
+
+class _Native(msgspec.Struct, gc=False):
+    meta_info: Any = None
+    timings: Any = None
+    tokens_evaluated: Any = None
+    tokens_predicted: Any = None
+    details: Any = None
+    prompt_eval_count: Any = None
+    eval_count: Any = None
+    usage: Any = None
+
+
+_decode_native = msgspec.json.Decoder(_Native).decode
+
+
+def native_usage(body: bytes) -> Usage | None:
+    """The counts in an answer, or a stream's event, of an engine's own route: SGLang's `meta_info`,
+    llama.cpp's `timings`, TGI's `details`, Ollama's `eval_count`; None when there are none."""
+    try:
+        found = _decode_native(body)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found.meta_info, dict):
+        told = found.meta_info.get
+        counts = told("prompt_tokens"), told("completion_tokens"), told("cached_tokens")
+    elif isinstance(found.timings, dict):
+        told = found.timings.get
+        computed, cached = _count(told("prompt_n")), _count(told("cache_n"))
+        whole = None if computed is None else computed + (cached or 0)
+        counts = whole, told("predicted_n"), cached
+    elif isinstance(found.details, dict):
+        told = found.details.get
+        prefill = told("prefill")
+        length = len(prefill) if isinstance(prefill, list) and prefill else told("input_length")
+        counts = length, told("generated_tokens"), None
+    elif found.tokens_predicted is not None:
+        counts = found.tokens_evaluated, found.tokens_predicted, None
+    elif found.eval_count is not None:
+        counts = found.prompt_eval_count, found.eval_count, None
+    else:
+        return read_usage(found.usage)
+    prompt, output, cached = map(_count, counts)
+    return None if prompt is output is cached is None else Usage(prompt, output, cached)
 
 
 def _count(value: object) -> int | None:

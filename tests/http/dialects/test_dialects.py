@@ -61,7 +61,16 @@ def refusal(path: str, body: Any, content_type: str = JSON) -> BadRequest:
         ("GET", "/v1/responses/resp_1", "passthrough"),
         ("GET", "/v1/chat/completions", "passthrough"),
         ("POST", "/v1/audio/transcriptions", "passthrough"),
-        ("POST", "/inference/v1/generate", "passthrough"),
+        ("POST", "/inference/v1/generate", "generate"),
+        ("POST", "/generate", "generate"),
+        ("POST", "/generate_stream", "generate"),
+        ("POST", "/completion", "generate"),
+        ("POST", "/api/chat", "ollama"),
+        ("POST", "/api/generate", "ollama"),
+        ("POST", "/v2/chat", "cohere-chat"),
+        ("POST", "/cohere/v2/chat", "cohere-chat"),
+        ("POST", "/api/embed", "passthrough"),
+        ("DELETE", "/v1/responses/resp_1", "passthrough"),
         ("POST", "/tokenize", "passthrough"),
     ],
 )
@@ -528,7 +537,7 @@ def test_usage_of_answers_that_cannot_be_read(body: bytes) -> None:
         ("/v1/completions", b'data: {"choices":[{"text":"a"}]}\n\n'),
         ("/v1/responses", b'data: {"type":"response.output_text.delta","delta":"a"}\n\n'),
         ("/v1/messages", b'data: {"type":"content_block_delta","delta":{"text":"a"}}\n\n'),
-        ("/generate", b'data: {"text":"a"}\n\n'),
+        ("/anything", b'data: {"text":"a"}\n\n'),
     ],
 )
 def test_each_dialect_knows_its_own_content(path: str, event: bytes) -> None:
