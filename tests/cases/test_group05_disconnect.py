@@ -157,7 +157,7 @@ def test_D03_leaving_an_answer_that_is_no_stream(
 
 def test_D03_unknown_routes_too(gw: GatewayProcess, backend: FakeBackend) -> None:
     backend.behave(ttft=30.0)
-    unknown = Route("unknown", "/inference/v1/generate", CHAT.body, streams=False)
+    unknown = Route("unknown", "/v1/anything", CHAT.body, streams=False)
     leaves_unfinished(gw, backend, RawClient.close, unknown, {"model": "m"}, pause=0.1)
 
 

@@ -133,7 +133,7 @@ def _add_message(parts: list[bytes], message: Any) -> None:
     answered = get("tool_call_id")
     if type(answered) is str:
         parts += (RESULT, utf8(answered))
-    for member in ("reasoning_content", "reasoning"):
+    for member in ("reasoning_content", "reasoning", "thinking"):
         reasoning = get(member)
         if reasoning is not None:
             parts += (REASONING, utf8(reasoning) if type(reasoning) is str else encode(reasoning))
