@@ -32,7 +32,7 @@ WORDS = {
     Reason.HASH: "the hash of the prompt's beginning points to it",
     Reason.SESSION: "the session's hash points to it",
     Reason.SESSIONLESS: "the request names no session, and it is the least loaded",
-    Reason.ONLY: "no other backend has room",
+    Reason.ONLY: "no other backend has room, or what the request goes on from",
 }
 HELD = {
     Hold.GATE: "Enough prefill is pending there: the request would be held until less is.",
@@ -68,12 +68,13 @@ def explain(
     refusal: str | None = None
     try:
         pool = gateway.proxy.pool(prompt.model)
+        owner = gateway.proxy.owner(path, prompt.continues, pool) if dialect.stores else None
     except RequestError as error:
         refusal = str(error)
     else:
         request = gateway.facts.appraise(facts, pool)
         deadline = request.deadline - request.now
-        candidates, decision = _considered(gateway, pool, request)
+        candidates, decision = _considered(gateway, pool, request, owner)
         if decision is None:
             refusal = FULL
     return Explanation(
@@ -98,10 +99,14 @@ def explain(
 
 
 def _considered(
-    gateway: Gateway, pool: Pool, request: RouteRequest
+    gateway: Gateway, pool: Pool, request: RouteRequest, owner: str | None
 ) -> tuple[list[CandidateView], DecisionView | None]:
-    """All backends of the pool, those with room first, and what the policy would say."""
-    roomy = pool.candidates(request)
+    """All backends of the pool, those with room first, and what the policy would say.
+
+    Args:
+        owner: the one that it must go to, None for any.
+    """
+    roomy = [load for load in pool.candidates(request) if owner in (None, load.id)]
     views: list[CandidateView] = []
     decision: DecisionView | None = None
     held = pool.snapshot().backends

@@ -19,6 +19,7 @@ from gateway.http.learning import Learning
 from gateway.http.model_name import renamed
 from gateway.http.owners import MAX_ID, Owners
 from gateway.http.relay import Relay
+from gateway.http.stored import Stored
 from gateway.http.verdicts import Verdicts
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
@@ -105,10 +106,6 @@ class Dispatcher:
                 lease.first_token()
                 self._learning.first_token(lease)
 
-        def stored(id: str) -> None:
-            if len(id) <= MAX_ID:
-                self._owners.note(id, backend.id)
-
         self._learning.dispatched(lease, streamed=context.record.stream)
         relay = context.relay = Relay(
             context.client,
@@ -120,7 +117,7 @@ class Dispatcher:
             may_retry,
             math.ceil(self._fleet.backpressure.avoid),
             context.opened,
-            stored if context.dialect.stores else None,
+            self._keeper(backend) if context.dialect.stores else None,
         )
         context.client.on_gone = relay.cancel
         if context.client.gone:
@@ -132,6 +129,15 @@ class Dispatcher:
             return failure
         self._verdicts.ended(context, lease, relay.failure)
         return None
+
+    def _keeper(self, backend: Backend) -> Stored:
+        """Takes the ids of what a backend keeps."""
+
+        def stored(id: str) -> None:
+            if len(id) <= MAX_ID:
+                self._owners.note(id, backend.id)
+
+        return stored
 
     async def _exchange(self, context: RequestContext, relay: Relay, backend: Backend) -> None:
         upstream = self._upstreams[backend.id]

@@ -33,6 +33,7 @@ from policies.base import RouteRequest
 
 _MAX_CREDENTIALS = 4_096
 _MAX_MS = 86_400_000
+_NOT_ALIASED: Mapping[str, Chain] = {}
 _PRIORITIES = {priority.encode(): priority for priority in Priority}
 
 
@@ -59,7 +60,7 @@ class Facts(msgspec.Struct, frozen=True):
     key_bytes: int = 0
     content: Content = Content.PROSE
     scale: float = 1.0
-    aliased: Mapping[str, Chain] = {}
+    aliased: Mapping[str, Chain] = _NOT_ALIASED
 
 
 class Keyed(NamedTuple):
@@ -122,7 +123,7 @@ class FactReader:
         prompt = dialect.parse(body, headers.content_type.decode("latin-1"))
         content = Content.IDS if prompt.is_ids else content_of(prompt.key)
         names = self._fleet.aliases.names(prompt.model)
-        aliased = {name: self._chain(prompt, name) for name in names}
+        aliased = {name: self._chain(prompt, name) for name in names} if names else _NOT_ALIASED
         chain = aliased[names[0]] if names else self._chain(prompt, prompt.model)
         return Keyed(prompt, content, chain, aliased)
 

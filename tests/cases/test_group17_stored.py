@@ -118,6 +118,15 @@ def test_A07_answers_too_large_to_be_held_count_too(two: Two) -> None:
         assert gw.http.get(f"/v1/responses/{id}").status_code == 200
 
 
+def test_A07_explain_names_the_owner_alone(two: Two) -> None:
+    gw, keepers = two
+    id = gw.post(RESPONSES.path, RESPONSES.body(["hello"])).json()["id"]
+    owner = gw.backend_id(owner_of(id, keepers).backend.url)
+    body = RESPONSES.body(["more"]) | {"previous_response_id": id}
+    for _ in range(3):
+        assert gw.explain(RESPONSES.path, body).backend == owner
+
+
 def test_A07_an_unknown_id_gets_the_engines_own_answer(two: Two) -> None:
     gw, _ = two
     body = RESPONSES.body(["hello"]) | {"previous_response_id": "resp_unheard_of"}

@@ -40,3 +40,10 @@ def test_a_refusal_becomes_an_error() -> None:
     error = Refusal(RefusalReason.EXPIRED, 3.0).error()
     assert isinstance(error, Refused)
     assert (error.reason, error.status, error.retry_after) == (RefusalReason.EXPIRED, 503, 3.0)
+
+
+def test_where_it_may_go() -> None:
+    assert [ticket().allows(id) for id in "ab"] == [True, True]
+    assert [ticket(avoid=("a",)).allows(id) for id in "ab"] == [False, True]
+    assert [ticket(only="a").allows(id) for id in "ab"] == [True, False]
+    assert not ticket(only="a", avoid=("a",)).allows("a")

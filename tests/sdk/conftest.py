@@ -20,7 +20,7 @@ def shared_backend() -> Iterator[FakeBackend]:
 @pytest.fixture(scope="module")
 def gw(shared_backend: FakeBackend, module_gateway: StartGateway) -> GatewayProcess:
     # Errors are a subject of these tests: they must not eject the only backend.
-    return module_gateway([shared_backend], breaker={"failures": 1000})
+    return module_gateway([shared_backend], breaker={"failures": 1000}, models={"small": ["m"]})
 
 
 @pytest.fixture

@@ -124,3 +124,15 @@ def test_async_client(gw: GatewayProcess, backend: FakeBackend) -> None:
             return "".join([part async for part in stream.text_stream])
 
     assert asyncio.run(ask()) == TEXT
+
+
+def test_aliases(client: Anthropic, backend: FakeBackend) -> None:
+    answer = client.messages.create(model="small", max_tokens=64, messages=ASK)
+    assert answer.model == "m"
+    assert backend.requests[0].json["model"] == "m"
+
+
+def test_count_tokens(client: Anthropic, backend: FakeBackend) -> None:
+    backend.next(body=b'{"input_tokens":12}')
+    assert client.messages.count_tokens(model="m", messages=ASK).input_tokens == 12
+    assert backend.requests[0].path == "/v1/messages/count_tokens"

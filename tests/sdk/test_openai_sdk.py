@@ -102,13 +102,32 @@ def test_responses_stream(client: OpenAI, backend: FakeBackend) -> None:
     assert "".join(deltas) == final.output_text == TEXT
 
 
+def test_stored_responses(client: OpenAI, backend: FakeBackend) -> None:
+    first = client.responses.create(model="m", input="hello")
+    second = client.responses.create(model="m", input="more", previous_response_id=first.id)
+    assert backend.requests[1].json["previous_response_id"] == first.id
+    backend.pages[f"/v1/responses/{second.id}"] = bytes(backend.requests[1].answer)
+    assert client.responses.retrieve(second.id).output_text == TEXT
+    backend.behave(body=bytes(backend.requests[1].answer))
+    assert client.responses.cancel(second.id).id == second.id
+    client.responses.delete(second.id)
+    assert [request.method for request in backend.requests] == ["POST"] * 3 + ["DELETE"]
+
+
+def test_aliases(client: OpenAI, backend: FakeBackend) -> None:
+    answer = client.chat.completions.create(model="small", messages=ASK)
+    assert answer.model == "m"
+    assert backend.requests[0].json["model"] == "m"
+    assert client.models.retrieve("small").id == "small"
+
+
 def test_embeddings(client: OpenAI, backend: FakeBackend) -> None:
     answer = client.embeddings.create(model="m", input=["one", "two", "three"])
     assert [entry.embedding for entry in answer.data] == [[0.5, -0.25]] * 3
 
 
 def test_models(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["lora", "m"]
+    assert [model.id for model in client.models.list()] == ["lora", "m", "small"]
     assert client.models.retrieve("lora").id == "lora"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nothing")
