@@ -119,6 +119,25 @@ def test_A09_models_behind_one_alias_do_not_share_prefixes(
     assert held("m1") == {ids[both]}
 
 
+def test_A09_what_was_sent_by_alias_is_found_by_name(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    backends = {name: start_backend(name) for name in ("m1", "m2")}
+    gw = gateway([*backends.values()], models={"small": ["m1", "m2"]})
+    for name, backend in backends.items():
+        body = CHAT.body([text(f"A09 {name}", 4000)])
+        [other] = [each for each in backends if each != name]
+        out = gw.backend_id(backends[other].url)
+        gw.admin("POST", f"/backends/{out}/drain")
+        assert gw.post(CHAT.path, {**body, "model": "small"}).status_code == 200
+        gw.admin("POST", f"/backends/{out}/undrain")
+        assert len(backend.requests) == 1
+        for asked in (name, "small"):
+            blocks = gw.explain(CHAT.path, {**body, "model": asked}).blocks
+            assert set(blocks) == {gw.backend_id(backend.url)}
+        assert gw.explain(CHAT.path, {**body, "model": other}).blocks == {}
+
+
 @pytest.mark.parametrize(
     "says",
     [
