@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test fuzz lint bench bench-hop test-engines agreement replay replay-ablations clean
+.PHONY: install demo test fuzz lint bench bench-hop test-engines agreement replay replay-ablations chaos clean
 
 install: $(STAMP)
 
@@ -62,6 +62,11 @@ ABLATION ?= all
 replay-ablations: install
 	$(BIN)/python -m loadtests.suite.ablation $(ABLATION) --page docs/ablations.md \
 		$(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+# 50,000 requests while engines are killed, hung, slowed and cut off, a few minutes. One of four
+# engines killed under steady load: make chaos ARGS="--scenario kill"
+chaos: install
+	$(BIN)/python -m loadtests.chaos $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

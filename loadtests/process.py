@@ -70,7 +70,7 @@ class Service:
             ProcessError: it ended, or took longer.
         """
         deadline = time.monotonic() + seconds
-        while not _answers(port, path, expect):
+        while not answers(port, path, expect):
             self.check()
             if time.monotonic() > deadline:
                 raise ProcessError(f"{self.name} is not ready after {seconds:g} s{self._tail()}")
@@ -165,7 +165,8 @@ class Processes:
             service.check()
 
 
-def _answers(port: int, path: str, expect: bytes) -> bool:
+def answers(port: int, path: str, expect: bytes = b"") -> bool:
+    """Whether GET `path` at a loopback port answers 200 with `expect` in its body."""
     connection = http.client.HTTPConnection(HOST, port, timeout=2)
     try:
         connection.request("GET", path)
