@@ -22,10 +22,16 @@ class StartBackend(Protocol):
     def __call__(self, *models: str, **options: Any) -> FakeBackend: ...
 
 
+class Served(Protocol):
+    """What a gateway can be put in front of."""
+
+    url: str
+
+
 class StartGateway(Protocol):
     def __call__(
         self,
-        backends: Sequence[FakeBackend],
+        backends: Sequence[Served],
         *,
         ready: bool = True,
         environment: Mapping[str, str] | None = None,
@@ -61,7 +67,7 @@ def _starter(directory: Path) -> Iterator[StartGateway]:
     with ExitStack() as stack:
 
         def start(
-            backends: Sequence[FakeBackend],
+            backends: Sequence[Served],
             *,
             ready: bool = True,
             environment: Mapping[str, str] | None = None,

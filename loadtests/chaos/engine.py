@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             else:
                 data = data[: len(data) - len(body) + part]
             self._transport.write(data)
-            note(name, Step.BEGUN)
+            note(name, Step.PART)
             self._break_off()
             return
         self._transport.write(data)
@@ -194,12 +194,12 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(pause if number else wait)
             spoilt = number == stop and fault in _IN_THE_MIDDLE
             write(self._spoilt(event, fault) if spoilt else answers.chunk(event))
-            if number == 0:
-                note(ask.user, Step.BEGUN)
             if spoilt:
                 if fault is not Fault.ERROR_EVENT:
                     self._break_off()
                 return
+            if number == 1:  # the first tells the role
+                note(ask.user, Step.BEGUN)
         write(answers.LAST_CHUNK)
         note(ask.user, Step.DONE)
 

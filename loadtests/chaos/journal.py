@@ -16,8 +16,10 @@ from loadtests.chaos.faults import Fault
 class Step(StrEnum):
     GOT = "got"
     """A request has come in whole."""
+    PART = "part"
+    """A part of an answer that is no stream has gone out, and nothing more will."""
     BEGUN = "begun"
-    """The first bytes of an answer's body with status 200 have gone out."""
+    """The first token of a stream has gone out, or all of any other answer."""
     DONE = "done"
     """All of its answer has."""
 

@@ -14,6 +14,8 @@ from loadtests.chaos.mix import Kind
 MAX_ATTEMPTS = 3
 """A request's first and its retries, as the gateway's defaults have it."""
 _SHOWN = 5
+_TIME_LIMITS = ("timeout", "hung")
+"""How the codes of errors end that are about time."""
 _ANY_FAILURE = frozenset({"upstream_error", "timeout"})
 _ANY = frozenset({*_ANY_FAILURE, "cancelled", "ok", "backpressure", "rejected", "client_error"})
 
@@ -58,7 +60,7 @@ def outcomes_for(seen: Seen) -> Collection[str]:
             return {"rejected"}
         if seen.reading.tokens == 0:
             return {*_ANY_FAILURE, "backpressure"}  # a refusal that came after comments
-        return {"timeout"} if code.endswith("timeout") else {"upstream_error"}
+        return {"timeout"} if code.endswith(_TIME_LIMITS) else {"upstream_error"}
     if error.type == "overloaded_error":
         return {"rejected"}
     if seen.status in (429, 503):
@@ -144,7 +146,7 @@ def check_log(
 
 
 def check_runs(seen: Sequence[Seen], deeds: Deeds, violations: Violations) -> None:
-    """Nothing runs a second time once an engine has begun to answer it."""
+    """Nothing runs a second time once an engine has sent what its client gets at once."""
     for each in seen:
         runs = deeds.runs.get(each.demand.name, [])
         for run in runs[:-1]:
@@ -160,8 +162,8 @@ def check_runs(seen: Sequence[Seen], deeds: Deeds, violations: Violations) -> No
 def hideable(seen: Sequence[Seen], deeds: Deeds, engines: Sequence[Handle]) -> list[Seen]:
     """Errors that clients saw although another try could have served them.
 
-    That is: before any engine began to answer, by no time limit, with tries left and a well engine
-    at hand all the time which had not been asked.
+    That is: before any engine sent a token or a part of a body, by no time limit, with tries left
+    and a well engine at hand all the time which had not been asked.
     """
     return [each for each in seen if _could_be_hidden(each, deeds, engines)]
 
@@ -173,10 +175,10 @@ def _could_be_hidden(seen: Seen, deeds: Deeds, engines: Sequence[Handle]) -> boo
     if not failed or seen.reading.tokens:
         return False
     error = seen.reading.error
-    if seen.status == 504 or (error is not None and str(error.code).endswith("timeout")):
+    if seen.status == 504 or (error is not None and str(error.code).endswith(_TIME_LIMITS)):
         return False
     runs = deeds.runs.get(seen.demand.name, [])
-    if len(runs) >= MAX_ATTEMPTS or any(Step.BEGUN in run.steps for run in runs):
+    if len(runs) >= MAX_ATTEMPTS or any({Step.PART, Step.BEGUN} & {*run.steps} for run in runs):
         return False
     asked = {run.incarnation.partition(".")[0] for run in runs}
     return any(
