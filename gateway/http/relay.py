@@ -392,6 +392,7 @@ class Relay:
 
     def on_end(self, *, framed: bool) -> None:
         self.ended_at = self._clock()
+        self._carrier = None  # from here on it may carry another answer
         client = self._client
         scanner = self.scanner
         if self._held is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 from tests.conftest import StartBackend, StartGateway
+from tests.harness.behaviour import Behaviour
 from tests.harness.routes import CHAT
 
 SLOW_PROBES = {"interval": 600.0}
@@ -89,3 +91,43 @@ def test_a_second_signal_ends_it_now(start_backend: StartBackend, gateway: Start
     os.kill(gw.pid, signal.SIGTERM)
     time.sleep(0.5)
     gw.stop()  # signals again; the harness would not wait for the limit of a minute
+
+
+def test_leaving_after_a_refusal_disturbs_nobody(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    """The refusal's connection may carry another answer when the client who was refused leaves."""
+    refusing, serving = start_backend(), start_backend()
+    refusing.rule = lambda request: (
+        Behaviour(status=429) if b"refuse" in request.body else Behaviour(itl=0.001, n_tokens=20)
+    )
+    serving.behave(itl=0.001, n_tokens=20)
+    gw = gateway(
+        [refusing, serving],
+        policy={"name": "round_robin"},
+        retries={"budget": 1.0},
+        timeouts={"first_byte": 5.0, "idle": 5.0},
+    )
+    stopping = threading.Event()
+
+    def leave_often() -> None:
+        number = 0
+        while not stopping.is_set():
+            number += 1
+            client = gw.client()
+            client.request(CHAT.path, CHAT.stream(["refuse"]))
+            time.sleep(number % 20 * 0.0001)
+            client.reset()
+
+    leavers = [threading.Thread(target=leave_often) for _ in range(3)]
+    for leaver in leavers:
+        leaver.start()
+    try:
+        with gw.client(timeout=10.0) as client:
+            for _ in range(100):
+                assert client.exchange(CHAT.path, CHAT.stream()).stream.done
+    finally:
+        stopping.set()
+        for leaver in leavers:
+            leaver.join()
+    gw.settles_idle()
