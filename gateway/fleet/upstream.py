@@ -162,7 +162,10 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self.quiet = 0.0
         self._upstream.busy.add(self)
-        if len(body) <= 65_536:
+        if self.transport.is_closing():
+            # Lost between dialling and now, when nobody could be told.
+            asyncio.get_running_loop().call_soon(self._fail, FailureKind.RESET)
+        elif len(body) <= 65_536:
             self.transport.write(request + body)
         else:
             self.transport.writelines((request, body))

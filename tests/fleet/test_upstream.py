@@ -356,3 +356,26 @@ def test_a_sink_that_fails_still_hears_of_the_end() -> None:
                 await asyncio.wait_for(sink.done, 10)
 
     run(main())
+
+
+def test_a_connection_lost_before_it_is_used_fails_at_once() -> None:
+    """Nobody was told when it was lost, and no limit should have to find out."""
+
+    async def main() -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.close()
+
+        async with serving(refuse) as upstream:
+            connection = await upstream.dial()
+            await asyncio.sleep(0.2)
+            assert connection.transport.is_closing()
+            sink = Recorder()
+            connection.send(REQUEST, b"{}", sink)
+            with pytest.raises(UpstreamFailure) as caught:
+                await asyncio.wait_for(sink.done, 5)
+            assert caught.value.kind is FailureKind.RESET
+            assert not upstream.busy
+
+    run(main())
