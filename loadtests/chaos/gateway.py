@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadtests.process import HOST, Processes, Service, free_ports
 
 _LOG_SECONDS = 5.0
+_COMPLAINT = re.compile(r"ERROR|CRITICAL|never retrieved|never awaited")
+_TRACEBACK = re.compile(r"^Traceback.*\n(?: .*\n)*?((?: .*\n){0,4}\S.*)$", re.MULTILINE)
 
 STORM: dict[str, Any] = {
     "server": {"stream_ping": 0.5},
@@ -168,10 +171,11 @@ class Gateway:
             time.sleep(0.1)
 
     def complaints(self) -> list[str]:
-        """Lines of its log that tell of an error inside it."""
+        """What its log tells of errors inside it; of a traceback, the end."""
         text = self.service.log.read_text(encoding="utf-8", errors="replace")
-        wanted = ("Traceback", "ERROR", "CRITICAL", "never retrieved", "never awaited")
-        return [line for line in text.splitlines() if any(word in line for word in wanted)]
+        found = [line for line in text.splitlines() if _COMPLAINT.search(line)]
+        ends = [match[1] for match in _TRACEBACK.finditer(text)]
+        return found + [" ".join(end.split()) for end in ends]
 
     def _descriptors(self) -> int:
         """Open ones. Of probes that are under way some may be among them."""

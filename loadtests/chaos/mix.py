@@ -64,7 +64,7 @@ class Demand:
 
 _KINDS = {Kind.STREAM: 0.68, Kind.WHOLE: 0.2, Kind.EMBEDDING: 0.1, Kind.WRONG: 0.02}
 _MOMENTS = {Moment.BODY: 0.15, Moment.WAIT: 0.4, Moment.TOKEN: 0.3, Moment.DONE: 0.15}
-LEAVING = 0.36
+LEAVING = 0.42
 """Some come too late: their answer has ended before."""
 _BIG_SHARE = 0.02
 _BIG = (100_000, 400_000)

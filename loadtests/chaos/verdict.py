@@ -155,8 +155,10 @@ def check_runs(seen: Sequence[Seen], deeds: Deeds, violations: Violations) -> No
                 violations.add(
                     "requests run again after their answer began", f"{each.demand.name}: {places}"
                 )
-        if len(runs) > MAX_ATTEMPTS:
-            violations.add("requests run too often", f"{each.demand.name}: {len(runs)} times")
+        engines = [run.incarnation.partition(".")[0] for run in runs]
+        # Once more at the same engine: a connection that was kept may be closed just as it is used.
+        if len({*engines}) > MAX_ATTEMPTS or any(engines.count(name) > 2 for name in engines):
+            violations.add("requests run too often", f"{each.demand.name}: {' '.join(engines)}")
 
 
 def hideable(seen: Sequence[Seen], deeds: Deeds, engines: Sequence[Handle]) -> list[Seen]:

@@ -142,6 +142,9 @@ class AnswerWriter:
 
     async def _paced(self, events: list[bytes]) -> AsyncIterator[bytes]:
         for number, event in enumerate(events):
+            if number == self._how.error_after:
+                yield bodies.error_event(self._request.path)
+                return
             if number == self._how.silent_after:
                 await asyncio.Event().wait()
             if number and self._how.itl:

@@ -79,6 +79,8 @@ class Behaviour:
         cut_inside: send part of the next event before that.
         cut: how the connection is broken.
         tail: seconds between the last event and the end of the body.
+        error_after: send an error event in place of the stream's next one, after so many events;
+            then the stream ends, as vLLM's do.
         silent_after: fall silent after so many events, with the connection open.
         segment: bytes a TCP segment carries; 1 for one byte at a time.
         framing: how the body's end is told.
@@ -107,6 +109,7 @@ class Behaviour:
     cut_inside: Inside | None = None
     cut: Cut = Cut.FIN
     tail: float = 0.0
+    error_after: int | None = None
     silent_after: int | None = None
     segment: int | None = None
     framing: Framing = Framing.AUTO

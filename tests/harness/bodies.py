@@ -48,6 +48,18 @@ def error_body(path: str, status: int) -> bytes:
     return json.dumps(payload).encode()
 
 
+def error_event(path: str) -> bytes:
+    """An error in mid-stream, and what ends a stream in the route's dialect."""
+    error: Json = {"message": "fake backend failed", "type": "fake", "param": None, "code": 500}
+    if path.endswith("/messages"):
+        return event(
+            {"type": "error", "error": {"type": "api_error", "message": "failed"}}, "error"
+        )
+    if path.endswith("/responses"):
+        return event({**error, "type": "error", "sequence_number": 0}, "error")
+    return event({"error": error}) + DONE
+
+
 def model_list(models: tuple[str, ...], owner: str) -> bytes:
     entries = [
         {"id": model, "object": "model", "created": CREATED, "owned_by": owner} for model in models

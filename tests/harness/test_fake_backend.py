@@ -13,6 +13,7 @@ import pytest
 from tests.harness.behaviour import Cut, Framing, Inside, UsageStyle
 from tests.harness.fake_backend import FakeBackend, Health
 from tests.harness.raw import Answer, End, RawClient
+from tests.harness.routes import STREAMING, Route
 
 CHAT = "/v1/chat/completions"
 STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -216,3 +217,16 @@ def test_a_stopped_backend_refuses(backend: FakeBackend) -> None:
     backend.stop()
     with pytest.raises(ConnectionRefusedError):
         RawClient(backend.port)
+
+
+@pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.name)
+def test_an_error_event_takes_the_place_of_the_next_one(
+    backend: FakeBackend, client: RawClient, route: Route
+) -> None:
+    backend.behave(error_after=2, n_tokens=10)
+    answer = client.exchange(route.path, route.stream())
+    assert answer.end is End.FRAMED
+    payloads = answer.stream.payloads
+    assert len(payloads) == 3
+    assert answer.stream.errors == payloads[2:]
+    assert backend.requests[0].complete
