@@ -34,7 +34,7 @@ SLOWNESS = 10.0
 _JUNK = b"\x16\x03\x01\x02\x00\x01\x00\xfc\r\n\r\n\x00\xff"
 _JSON = "application/json"
 _BEFORE_THE_HEAD = frozenset({Fault.CLOSE, Fault.CUT_HEAD, Fault.JUNK_HEAD})
-_IN_THE_MIDDLE = frozenset({Fault.CUT, Fault.JUNK, Fault.ERROR_EVENT})
+_IN_THE_MIDDLE = frozenset({Fault.CUT, Fault.SILENT, Fault.JUNK, Fault.ERROR_EVENT})
 _decode = msgspec.json.Decoder(Ask).decode
 
 
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
     def _whole(self, name: str, body: bytes, fault: Fault | None) -> None:
         data = answers.head(200, _JSON, len(body)) + body
         note = self._engine.journal.note
-        if fault in (Fault.CUT, Fault.JUNK):
+        if fault in (Fault.CUT, Fault.SILENT, Fault.JUNK):
             # Junk inside a body of known length would be the body: here it is chunked.
             part = self._engine.random.randrange(len(body))
             if fault is Fault.JUNK:
@@ -176,7 +176,8 @@ class Connection(asyncio.Protocol):
                 data = data[: len(data) - len(body) + part]
             self._transport.write(data)
             note(name, Step.PART)
-            self._break_off()
+            if fault is not Fault.SILENT:
+                self._break_off()
             return
         self._transport.write(data)
         note(name, Step.BEGUN)
@@ -195,7 +196,7 @@ class Connection(asyncio.Protocol):
             spoilt = number == stop and fault in _IN_THE_MIDDLE
             write(self._spoilt(event, fault) if spoilt else answers.chunk(event))
             if spoilt:
-                if fault is not Fault.ERROR_EVENT:
+                if fault in (Fault.CUT, Fault.JUNK):
                     self._break_off()
                 return
             if number == 1:  # the first tells the role

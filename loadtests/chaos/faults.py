@@ -25,6 +25,7 @@ class Fault(StrEnum):
     CLOSE = "closed before the answer"
     CUT_HEAD = "cut inside the head"
     CUT = "cut in mid-stream or mid-body"
+    SILENT = "silent in mid-stream or mid-body"
     JUNK_HEAD = "junk in place of a head"
     JUNK = "junk in mid-stream or mid-body"
     ERROR_EVENT = "error event in mid-stream"

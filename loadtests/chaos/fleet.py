@@ -143,7 +143,7 @@ class Fleet:
         first_token: seconds until an answer begins, on average.
     """
 
-    def __init__(self, count: int, directory: Path, seed: int, first_token: float = 0.04) -> None:
+    def __init__(self, count: int, directory: Path, seed: int, first_token: float) -> None:
         self.engines = [
             Handle(
                 number,

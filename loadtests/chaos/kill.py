@@ -16,7 +16,7 @@ from loadtests.chaos.client import Client, End, Seen
 from loadtests.chaos.faults import Fault
 from loadtests.chaos.fleet import Fleet, Handle
 from loadtests.chaos.gateway import Gateway
-from loadtests.chaos.mix import Kind, demands
+from loadtests.chaos.mix import patient
 from loadtests.chaos.verdict import Violations, check_answer, check_log, check_runs, hideable
 from loadtests.process import ProcessError, Processes
 
@@ -142,9 +142,7 @@ async def _send(plan: Kill, client: Client) -> list[Seen]:
     tasks: list[asyncio.Task[Seen]] = []
     due = loop.time()
     try:
-        for demand in demands(1 << 30, plan.seed):
-            if demand.leave is not None or demand.kind is Kind.WRONG:
-                continue
+        for demand in patient(plan.seed):
             due += random.expovariate(plan.rate)
             await asyncio.sleep(due - loop.time())
             tasks.append(loop.create_task(client.send(demand)))

@@ -74,12 +74,20 @@ _PRIORITIES = ("high", "normal", "normal", "low")
 _TENANTS = 6
 
 
-def demands(count: int, seed: int) -> Iterator[Demand]:
+def demands(count: int, seed: int, name: str = "r") -> Iterator[Demand]:
+    """Requests `r0`, `r1`, ..., the same for the same seed."""
     random = Random(seed)
     systems = [_text(random, _SYSTEM_SIZE) for _ in range(_SYSTEMS)]
     filler = _text(random, _BIG[1])
     for number in range(count):
-        yield _demand(f"r{number}", random, systems, filler)
+        yield _demand(f"{name}{number}", random, systems, filler)
+
+
+def patient(seed: int) -> Iterator[Demand]:
+    """Requests without end, all of them right, of clients that stay; `p0` and so on."""
+    for demand in demands(1 << 30, seed, "p"):
+        if demand.leave is None and demand.kind is not Kind.WRONG:
+            yield demand
 
 
 def _demand(name: str, random: Random, systems: list[str], filler: str) -> Demand:

@@ -42,17 +42,18 @@ class Reading:
         name: of the request that it must be to.
 
     Attributes:
+        incarnation: of the engine that the tokens are of; None before any.
         tokens: how many, in order, all of one incarnation.
         error: the first error, of an event or of a body.
         done: `[DONE]` came.
         flaw: the first thing that must not be; None as long as there was none.
     """
 
-    __slots__ = ("_incarnation", "_name", "_rest", "done", "error", "flaw", "tokens")
+    __slots__ = ("_name", "_rest", "done", "error", "flaw", "incarnation", "tokens")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._incarnation: str | None = None
+        self.incarnation: str | None = None
         self._rest = b""
         self.tokens = 0
         self.error: _Error | None = None
@@ -114,10 +115,10 @@ class Reading:
 
     def _text(self, text: str) -> None:
         for piece in text.split():
-            if self._incarnation is None:
-                self._incarnation = piece.split(":")[1] if piece.count(":") == 2 else ""
-            if f"{piece} " != token(self._name, self._incarnation, self.tokens):
-                self._blame(f"token {piece[:60]!r} after {self.tokens} of {self._incarnation}")
+            if self.incarnation is None:
+                self.incarnation = piece.split(":")[1] if piece.count(":") == 2 else ""
+            if f"{piece} " != token(self._name, self.incarnation, self.tokens):
+                self._blame(f"token {piece[:60]!r} after {self.tokens} of {self.incarnation}")
             self.tokens += 1
 
     def _blame(self, flaw: str) -> None:

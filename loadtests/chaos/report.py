@@ -10,14 +10,18 @@ def table(result: Result) -> str:
     """Markdown."""
     plan, metrics = result.plan, result.metrics
     rows = [
-        ("requests", f"{plan.requests} over {plan.engines} engines, seed {plan.seed}"),
+        ("requests", f"{result.requests} over {plan.engines} engines, seed {plan.seed}"),
         ("duration", f"{result.seconds:.0f} s, {plan.requests / result.seconds:.0f} requests/s"),
-        ("clients that left", f"{result.left} ({result.left / plan.requests:.1%})"),
+        ("clients that left", f"{result.left} ({result.left / result.requests:.1%})"),
         *((f"outcome `{name}`", f"{count}") for name, count in result.outcomes.most_common()),
         *((f"fault: {fault}", _times(fault, result.faults[fault])) for fault in Fault),
         ("retries", f"{metrics.total('prefixgate_retries_total'):.0f}"),
         ("redials", f"{metrics.total('prefixgate_upstream_redials_total'):.0f}"),
         ("ejections", f"{metrics.total('prefixgate_backend_ejections_total'):.0f}"),
+        (
+            "from the last fault until all engines served",
+            "never" if result.recovered is None else f"{result.recovered:.1f} s",
+        ),
         ("errors seen that a retry could have hidden", f"{len(result.hidden)}"),
         ("event loop late, P99", f"under {result.lag * 1000:g} ms"),
         (

@@ -16,6 +16,7 @@ from loadtests.chaos.faults import Fault
 from loadtests.chaos.fleet import Fleet
 from loadtests.chaos.gateway import STORM, Gateway, Metrics, Rest
 from loadtests.chaos.mix import Demand, demands
+from loadtests.chaos.recovery import recover
 from loadtests.chaos.storm import Storm
 from loadtests.chaos.verdict import Violations, check_answer, check_log, check_runs, hideable
 from loadtests.process import Processes
@@ -34,10 +35,16 @@ _SAMPLE = 1.0
 
 @dataclass(slots=True, frozen=True)
 class Plan:
+    """
+    Attributes:
+        first_token: seconds until the engines' answers begin, on average.
+    """
+
     requests: int = 50_000
     engines: int = 8
     seed: int = 4
     clients: int = CLIENTS
+    first_token: float = 0.1
 
 
 @dataclass(slots=True)
@@ -59,7 +66,9 @@ class Result:
     """
     Attributes:
         left: clients that did not wait for the end of their answer.
-        wrong_turns: answers that each fault has spoilt, and processes that it struck.
+        faults: answers that each has spoilt, and processes that it struck.
+        requests: how many there were in all.
+        recovered: seconds from the last fault until all engines served; None when they never did.
         hidden: errors that a retry could have hidden.
         lag: seconds, of the event loop in 99 of 100 cases, rounded up to a bucket.
         rss: bytes at the start, after a third of the requests, and at the end.
@@ -68,6 +77,8 @@ class Result:
 
     plan: Plan
     seconds: float
+    requests: int
+    recovered: float | None
     left: int
     outcomes: Counter[str]
     faults: Counter[Fault]
@@ -89,7 +100,7 @@ def run(plan: Plan, tell: Callable[[str], None] = lambda line: None) -> Result:
     """
     with TemporaryDirectory(prefix="prefixgate-chaos-") as name, Processes() as processes:
         directory = Path(name)
-        with Fleet(plan.engines, directory, plan.seed) as fleet:
+        with Fleet(plan.engines, directory, plan.seed, plan.first_token) as fleet:
             gateway = Gateway(processes, directory, fleet.urls, STORM)
             return asyncio.run(_run(plan, fleet, gateway, tell))
 
@@ -101,6 +112,13 @@ async def _run(plan: Plan, fleet: Fleet, gateway: Gateway, tell: Callable[[str],
     began = time.monotonic()
     seen, begun, course = await _play(plan, fleet, gateway, violations, tell)
     seconds = time.monotonic() - began
+    recovery = await recover(fleet, gateway.port, plan.seed)
+    if recovery.seconds is None:
+        violations.add("engines that are well and do not serve", str(gateway.states()))
+    for each in recovery.seen:
+        check_answer(each, violations)
+        each.demand = _light(each.demand)
+    seen += recovery.seen
     last = await _settle(gateway, base)
     for what in last.left_over(base):
         violations.add("what was not given back", what)
@@ -121,6 +139,8 @@ async def _run(plan: Plan, fleet: Fleet, gateway: Gateway, tell: Callable[[str],
     return Result(
         plan,
         seconds,
+        len(seen),
+        recovery.seconds,
         sum(each.ended_by is End.LEFT for each in seen),
         outcomes,
         deeds.faults + begun,

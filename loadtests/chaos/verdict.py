@@ -16,6 +16,7 @@ MAX_ATTEMPTS = 3
 _SHOWN = 5
 _TIME_LIMITS = ("timeout", "hung")
 """How the codes of errors end that are about time."""
+_REJECTED = "overloaded_error"
 _ANY_FAILURE = frozenset({"upstream_error", "timeout"})
 _ANY = frozenset({*_ANY_FAILURE, "cancelled", "ok", "backpressure", "rejected", "client_error"})
 
@@ -56,12 +57,12 @@ def outcomes_for(seen: Seen) -> Collection[str]:
     if seen.status == 200:
         if not reading.error_is_ours:
             return {"upstream_error"}
-        if error.type == "overloaded_error":
+        if error.type == _REJECTED:
             return {"rejected"}
         if seen.reading.tokens == 0:
             return {*_ANY_FAILURE, "backpressure"}  # a refusal that came after comments
         return {"timeout"} if code.endswith(_TIME_LIMITS) else {"upstream_error"}
-    if error.type == "overloaded_error":
+    if error.type == _REJECTED:
         return {"rejected"}
     if seen.status in (429, 503):
         return {"backpressure"}
@@ -179,6 +180,8 @@ def _could_be_hidden(seen: Seen, deeds: Deeds, engines: Sequence[Handle]) -> boo
     error = seen.reading.error
     if seen.status == 504 or (error is not None and str(error.code).endswith(_TIME_LIMITS)):
         return False
+    if error is not None and error.type == _REJECTED:
+        return False  # it was never sent anywhere
     runs = deeds.runs.get(seen.demand.name, [])
     if len(runs) >= MAX_ATTEMPTS or any({Step.PART, Step.BEGUN} & {*run.steps} for run in runs):
         return False

@@ -7,13 +7,13 @@ from loadtests.chaos.faults import OF_PROCESSES
 from loadtests.chaos.kill import Kill
 from loadtests.chaos.run import Plan
 
-SOME = Plan(requests=1500, engines=5, seed=4, clients=16)
+SOME = Plan(requests=1500, engines=5, seed=4, clients=16, first_token=0.02)
 
 
 def test_promises_are_kept_while_everything_fails() -> None:
     result = run.run(SOME)
     assert result.violations.lines() == []
-    assert sum(result.outcomes.values()) == SOME.requests
+    assert sum(result.outcomes.values()) == result.requests > SOME.requests
     assert result.outcomes["ok"] > SOME.requests * 0.3
     assert result.outcomes["cancelled"] > SOME.requests * 0.1
     assert result.left > SOME.requests * 0.2
