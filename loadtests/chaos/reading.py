@@ -44,18 +44,20 @@ class Reading:
     Attributes:
         incarnation: of the engine that the tokens are of; None before any.
         tokens: how many, in order, all of one incarnation.
+        begun: something came that is an answer's and no error.
         error: the first error, of an event or of a body.
         done: `[DONE]` came.
         flaw: the first thing that must not be; None as long as there was none.
     """
 
-    __slots__ = ("_name", "_rest", "done", "error", "flaw", "incarnation", "tokens")
+    __slots__ = ("_name", "_rest", "begun", "done", "error", "flaw", "incarnation", "tokens")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.incarnation: str | None = None
         self._rest = b""
         self.tokens = 0
+        self.begun = False
         self.error: _Error | None = None
         self.done = False
         self.flaw: str | None = None
@@ -105,6 +107,7 @@ class Reading:
             return
         if self.error is not None:
             self._blame("content after an error")
+        self.begun = True
         if document.object == "list":
             self._text(document.id)
             return

@@ -165,8 +165,8 @@ def check_runs(seen: Sequence[Seen], deeds: Deeds, violations: Violations) -> No
 def hideable(seen: Sequence[Seen], deeds: Deeds, engines: Sequence[Handle]) -> list[Seen]:
     """Errors that clients saw although another try could have served them.
 
-    That is: before any engine sent a token or a part of a body, by no time limit, with tries left
-    and a well engine at hand all the time which had not been asked.
+    That is: with nothing of an answer at the client, no part of a whole one sent, by no time limit,
+    with tries left and a well engine at hand all the time which had not been asked.
     """
     return [each for each in seen if _could_be_hidden(each, deeds, engines)]
 
@@ -175,7 +175,7 @@ def _could_be_hidden(seen: Seen, deeds: Deeds, engines: Sequence[Handle]) -> boo
     if seen.ended_by is End.LEFT or seen.demand.kind is Kind.WRONG:
         return False
     failed = seen.ended_by is not End.WHOLE or seen.reading.error is not None
-    if not failed or seen.reading.tokens:
+    if not failed or seen.reading.begun or not seen.reading.at_boundary:
         return False
     error = seen.reading.error
     if seen.status == 504 or (error is not None and str(error.code).endswith(_TIME_LIMITS)):
