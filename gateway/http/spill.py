@@ -46,15 +46,20 @@ def spill_cause(
         return SpillCause.MEMORY
     if loads[holder] not in pool.candidates(request):
         return SpillCause.FULL
-    return _dearest(request, loads[holder], loads[chosen])
+    return _dearest(request, loads[holder], loads.get(chosen))
 
 
-def _dearest(request: RouteRequest, holder: BackendLoad, chosen: BackendLoad) -> SpillCause:
+def _dearest(request: RouteRequest, holder: BackendLoad, chosen: BackendLoad | None) -> SpillCause:
+    """Args:
+    chosen: None when it was put out between the decision and now.
+    """
     output, prompt = request.output_tokens, request.prompt_tokens
+    decode = decode_seconds(holder, output, prompt)
+    if chosen is not None:
+        decode -= decode_seconds(chosen, output, prompt)
     costs = {
         SpillCause.QUEUE: holder.queue_seconds(request),
         SpillCause.MEMORY: memory_seconds(holder, request),
-        SpillCause.DECODE: decode_seconds(holder, output, prompt)
-        - decode_seconds(chosen, output, prompt),
+        SpillCause.DECODE: decode,
     }
     return max(costs, key=costs.__getitem__)

@@ -87,6 +87,14 @@ def test_a_backend_that_is_gone() -> None:
     assert site.cause() is SpillCause.GONE
 
 
+def test_the_chosen_one_may_be_gone_too() -> None:
+    """A request that waited hears of its lease a moment later; by then its backend can be out."""
+    site = Site()
+    site.pool.set_backends([site.warm])
+    site.lease(5000, 3.0)
+    assert site.cause() is SpillCause.QUEUE
+
+
 def test_a_backend_that_failed_the_request() -> None:
     site = Site()
     site.lease(5000, 3.0)
