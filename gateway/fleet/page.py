@@ -128,7 +128,8 @@ class PageReader:
                         raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes")
         except TimeoutError:
             raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        # AttributeError: anyio's, of a connection that was reset just as it was made.
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, AttributeError) as error:
             root = _root(error)
             refused = isinstance(root, ConnectionRefusedError)
             raise NoPage(f"GET {path}: {_said(root)}", refused=refused) from None
