@@ -177,6 +177,20 @@ class Gateway:
         ends = [match[1] for match in _TRACEBACK.finditer(text)]
         return found + [" ".join(end.split()) for end in ends]
 
+    def sockets(self) -> list[str]:
+        """Its TCP sockets as `local port, remote port, state`; states as the kernel has them."""
+        own = set()
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                own.add(os.readlink(entry))
+        found = []
+        for line in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]:
+            _, local, remote, state, *_, inode = line.split()[:10]
+            if f"socket:[{inode}]" in own:
+                ports = (int(address.partition(":")[2], 16) for address in (local, remote))
+                found.append(" ".join((*map(str, ports), state)))
+        return found
+
     def _descriptors(self) -> int:
         """Open ones. Of probes that are under way some may be among them."""
         count = 0

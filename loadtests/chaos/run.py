@@ -122,6 +122,8 @@ async def _run(plan: Plan, fleet: Fleet, gateway: Gateway, tell: Callable[[str],
     last = await _settle(gateway, base)
     for what in last.left_over(base):
         violations.add("what was not given back", what)
+    if last.descriptors > base.descriptors:
+        violations.add("sockets at the end", ", ".join(gateway.sockets()))
     gateway.service.check()
     metrics = gateway.metrics()
     counted = metrics.by("prefixgate_requests_total", "outcome")
