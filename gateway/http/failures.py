@@ -51,6 +51,7 @@ class Blame(StrEnum):
     BACKEND_IF_SERVED = "backend, once another one serves the request"
     """Where all fail alike it may well be the request, which must not put out the whole fleet."""
     ASKED = "nobody; the backend is asked again what it serves"
+    BACKEND_IF_SILENT = "backend, if no byte of the answer had come"
     AVOIDED = "backend, which is avoided for a while"
     """It is busy, not broken: its breaker does not hear of it."""
 
@@ -149,7 +150,7 @@ BROKEN: Mapping[FailureKind, Failure] = {
             Fault.TIMEOUT,
             504,
             Retry.NEVER,
-            Blame.NOBODY,
+            Blame.BACKEND_IF_SILENT,
             "The answer took longer than it may from beginning to end.",
         ),
         Failure(

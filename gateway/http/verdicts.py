@@ -43,11 +43,15 @@ class Verdicts:
         if failure is CLIENT_ERROR:
             return
         self._metrics.upstream_error(id, failure.name)
-        if failure.blame is Blame.AVOIDED:
+        blame = failure.blame
+        if blame is Blame.AVOIDED:
             self._fleet.report_busy(id, relay.says_wait)
-        elif failure.blame is Blame.ASKED:
+        elif blame is Blame.ASKED:
             self._fleet.report_missing_model(id)
-        elif failure.blame is Blame.BACKEND:
+        elif blame is Blame.BACKEND_IF_SERVED:
+            suspect = Suspect(id, f"status {relay.status}", lease.granted_at, lease.trial)
+            context.suspects = (*context.suspects, suspect)
+        elif blame is Blame.BACKEND or (blame is Blame.BACKEND_IF_SILENT and not relay.status):
             assert broken is not None
             self._fleet.report_failure(
                 id,
@@ -56,6 +60,3 @@ class Verdicts:
                 sent_at=lease.granted_at,
                 trial=lease.trial,
             )
-        elif failure.blame is Blame.BACKEND_IF_SERVED:
-            suspect = Suspect(id, f"status {relay.status}", lease.granted_at, lease.trial)
-            context.suspects = (*context.suspects, suspect)

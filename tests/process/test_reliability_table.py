@@ -94,6 +94,7 @@ FAULTS: dict[str, list[Fault]] = {
     "the answer is not HTTP": [Fault({"script": (b"banana\r\n\r\n",)})],
     "no byte within `timeouts.first_byte`": [Fault({"hang": True}, limit="first_byte")],
     "silence of `timeouts.idle` inside a stream": [Fault({"silent_after": 2}, streaming=True)],
+    "no byte within `timeouts.total`": [Fault({"hang": True}, limit="total")],
     "a stream is longer than `timeouts.total`": [
         Fault({"n_tokens": 1000, "itl": 0.02}, streaming=True, limit="total")
     ],
