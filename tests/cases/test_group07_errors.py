@@ -384,7 +384,7 @@ def test_E07_a_killed_backend_is_back_within_a_probe_period(
     gw = gateway(
         [killed, other],
         health={"interval": 1.0},
-        breaker={"failures": 2, "open": 300.0, "max_open": 300.0},
+        breaker={"failures": 1, "open": 300.0, "max_open": 300.0},
         policy=TURNS,
     )
     killed.stop()
