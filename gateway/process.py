@@ -79,7 +79,6 @@ def _config(gateway: Gateway) -> uvicorn.Config:
     server = gateway.settings.server
     protocol = GatewayProtocol if server.parser == "httptools" else StrictProtocol
     http: Any = partial(protocol, lambda: gateway.settings.server, gateway.metrics.refused)
-    keep_alive: Any = server.keep_alive  # declared as whole seconds, but a timer like any other
     certificate = gateway.certificate
     return uvicorn.Config(
         gateway,
@@ -92,7 +91,6 @@ def _config(gateway: Gateway) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=keep_alive,
         h11_max_incomplete_event_size=server.max_head,
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )

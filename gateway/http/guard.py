@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from gateway.config import Server
 from gateway.http.client import STATUS_LINES
 from gateway.http.dialects.registry import dialect_for
-from gateway.http.errors import BadHead, RequestError
+from gateway.http.errors import BadHead, Overloaded, RequestError
 from gateway.http.heads import too_slow
 
 LINGER = 2.0
@@ -37,6 +38,8 @@ def most_connections(limits: Server) -> int:
     if limits.max_connections is not None:
         return limits.max_connections
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
     return max(_RESERVED, soft - _RESERVED) // 2
 
 
@@ -45,9 +48,10 @@ def without_body(answer: bytes, method: str) -> bytes:
     return answer.partition(b"{")[0] if method == "HEAD" else answer
 
 
-_FULL = RequestError("There are too many connections.", code="too_many_connections", retry_after=1)
-_FULL.status = 503
-_FULL.type = "overloaded_error"
+def _full() -> Overloaded:
+    return Overloaded(
+        "There are too many connections.", status=503, code="too_many_connections", retry_after=1
+    )
 
 
 class Guard(asyncio.Protocol):
@@ -97,11 +101,11 @@ class Guard(asyncio.Protocol):
         excess = len(self.connections) - most_connections(self.limits)
         if excess > _RESERVED // 2:
             self.deaf = True
-            self._note(_FULL.code or "")
+            self._note(_full().code or "")
             self.transport.abort()  # those that read why still hold a descriptor each
             return
         if excess > 0:
-            self.hang_up(self.last_words(_FULL, ""))
+            self.hang_up(self.last_words(_full(), ""))
             return
         # Before its first byte a connection is as idle as between two requests.
         self.timeout_keep_alive_task = self.loop.call_later(

@@ -23,6 +23,10 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "unknown key of a backend": ({"backends": [BACKEND | {"wight": 1}]}, ("backends", "wight")),
     "port too high": ({"server": {"port": 65_536}}, ("server.port", "65536")),
     "port as text": ({"server": {"port": "http"}}, ("server.port", "'http'")),
+    "less room for all bodies than for one": (
+        {"server": {"max_body_total": 1024}},
+        ("max_body_total", "67108864", "1024"),
+    ),
     "negative duration": ({"timeouts": {"connect": -1}}, ("timeouts.connect", "-1")),
     "no policy of that name": ({"policy": {"name": "magic"}}, ("policy", "'magic'")),
     "unknown policy parameter": ({"policy": {"params": {"alpha": 1}}}, ("policy", "alpha")),
