@@ -32,7 +32,7 @@ logger = logging.getLogger("prefixgate.reload")
 
 NEEDS_RESTART = frozenset(
     {
-        *("server.host", "server.port", "server.parser", "server.keep_alive"),
+        *("server.host", "server.port", "server.parser"),
         *("server.tls", "backend_tls", "admin.listen"),
         *("health.probes", "log.access", "log.decisions"),
     }
