@@ -21,6 +21,9 @@ MAX_BYTES = 8 * 1024 * 1024
 INSTANCE = "x-prefixgate-instance"
 """Header by which a gateway's own pages tell which process answers."""
 
+_CONNECT_SHARE = 0.8
+"""Of the time for a page."""
+
 T = TypeVar("T")
 
 
@@ -126,7 +129,7 @@ class PageReader:
                     body += part
                     if len(body) > MAX_BYTES:
                         raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes")
-        except TimeoutError:
+        except (TimeoutError, httpx.TimeoutException):
             raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
         # AttributeError: anyio's, of a connection that was reset just as it was made.
         except (httpx.HTTPError, httpx.InvalidURL, OSError, AttributeError) as error:
@@ -149,7 +152,12 @@ class PageReader:
             url = url.copy_with(host=host)
         if access.tls is not None:
             extensions["sni_hostname"] = access.server_name or address.host
-        request = self._client.build_request("GET", url, headers=headers, extensions=extensions)
+        # Cancelled from outside just as a connection is made, the client loses its socket for good:
+        # connecting has a limit of the client's own, which strikes before ours can.
+        limits = httpx.Timeout(self._timeout, connect=self._timeout * _CONNECT_SHARE)
+        request = self._client.build_request(
+            "GET", url, headers=headers, extensions=extensions, timeout=limits
+        )
         return await self._client.send(request, stream=True)
 
     async def find(self, path: str) -> Page | None:
