@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from gateway.config import Timeouts
 from gateway.fleet.access import Access
 from gateway.fleet.address import Address
 from gateway.fleet.allow import AllowRule
@@ -27,8 +26,8 @@ def backend() -> Iterator[FakeBackend]:
 
 def dials(port: int, rule: AllowRule) -> None:
     async def main() -> None:
-        upstream = Upstream("localhost", port, Timeouts(), lambda: 0.0, Access(rule=rule))
-        (await upstream.dial()).transport.abort()
+        upstream = Upstream("localhost", port, lambda: 0.0, Access(rule=rule))
+        (await upstream.dial(5.0)).transport.abort()
 
     asyncio.run(main())
 

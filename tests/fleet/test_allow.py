@@ -12,6 +12,7 @@ from gateway.fleet.address import Address
 from gateway.fleet.allow import AddressNotAllowed, AllowRule
 from gateway.fleet.backend import Source
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.reconciler import Reconciler
 
 
 def admits(url: str, *entries: str) -> bool:
@@ -153,15 +154,23 @@ def test_V02_what_a_name_resolves_to_is_looked_at_with_each_connection() -> None
         assert resolves(rule, "gpu1", address, "10.0.0.5") == ["10.0.0.5"]
 
 
+def reconciler(*allowed: str) -> tuple[Fleet, Reconciler]:
+    fleet = Fleet(Health(), lambda: 0.0, accesses=Accesses(None, AllowRule(allowed)))
+    return fleet, Reconciler(fleet, lambda: 0.0, 0.0)
+
+
 def test_only_what_is_added_while_running_is_checked() -> None:
-    fleet = Fleet(Health(), lambda: 0.0, Accesses(None, AllowRule(["10.0.0.0/8"])))
+    fleet, sources = reconciler("10.0.0.0/8")
     here = BackendConfig(url="http://127.0.0.1:8000")
     with pytest.raises(ConfigError):
-        fleet.add(here, Source.ADMIN)
+        sources.add(here)
+    sources.offer(Source.DNS, [])  # whatever happens next, it was not taken in
     assert list(fleet) == []
-    assert fleet.add(here).backend.access.rule is None
+    sources.offer(Source.CONFIG, [here])
+    [backend] = fleet
+    assert backend.access.rule is None
     there = BackendConfig(url="http://10.0.0.1:8000")
-    assert fleet.add(there, Source.ADMIN).backend.access.rule is not None
+    assert sources.add(there).backend.access.rule is not None
 
 
 @pytest.mark.parametrize(
@@ -175,11 +184,12 @@ def test_only_what_is_added_while_running_is_checked() -> None:
 def test_who_adds_a_backend_cannot_have_files_and_variables_sent_to_it(
     entry: BackendConfig,
 ) -> None:
-    fleet = Fleet(Health(), lambda: 0.0)
+    fleet, sources = reconciler()
     with pytest.raises(ConfigError):
-        fleet.add(entry, Source.ADMIN)
+        sources.add(entry)
     assert list(fleet) == []
-    assert fleet.add(entry).new
+    sources.offer(Source.CONFIG, [entry])
+    assert len(list(fleet)) == 1
 
 
 def test_a_key_that_is_not_there_names_the_option_and_the_place() -> None:
@@ -189,8 +199,8 @@ def test_a_key_that_is_not_there_names_the_option_and_the_place() -> None:
 
 
 def test_a_second_entry_can_bring_the_key() -> None:
-    fleet = Fleet(Health(), lambda: 0.0)
-    fleet.add(BackendConfig(url="http://10.0.0.1"))
-    backend = fleet.add(BackendConfig(url="http://10.0.0.1", api_key="k"), Source.ADMIN).backend
+    _, sources = reconciler()
+    sources.offer(Source.CONFIG, [BackendConfig(url="http://10.0.0.1")])
+    backend = sources.add(BackendConfig(url="http://10.0.0.1", api_key="k")).backend
     assert backend.access.authorization == b"Bearer k"
     assert "Bearer" not in repr(backend.access)

@@ -28,7 +28,7 @@ def read(handler: object, instance: str = "") -> int:
     async def main() -> int:
         transport = httpx.MockTransport(handler)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport) as client:
-            return (await PageReader(client, ADDRESS, 1.0, instance).get("/health")).status
+            return (await PageReader(client, ADDRESS, 1.0, instance=instance).get("/health")).status
 
     return asyncio.run(main())
 

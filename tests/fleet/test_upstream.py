@@ -368,11 +368,11 @@ def test_a_connection_lost_before_it_is_used_fails_at_once() -> None:
             writer.close()
 
         async with serving(refuse) as upstream:
-            connection = await upstream.dial()
+            connection = await upstream.dial(5.0)
             await asyncio.sleep(0.2)
             assert connection.transport.is_closing()
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink)
+            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
             with pytest.raises(UpstreamFailure) as caught:
                 await asyncio.wait_for(sink.done, 5)
             assert caught.value.kind is FailureKind.RESET

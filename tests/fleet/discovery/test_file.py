@@ -99,7 +99,7 @@ def test_entries_are_completed_from_the_template(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        ("", "required field `backends`"),
+        ("", "is empty"),
         (text("c", "d")[:-20], "not valid YAML"),
         ("backends: [{url: http://c:1, wieght: 2}]", "unknown field `wieght`"),
         ("backends: [{url: 'http://c:1'}, {url: 'c:1'}]", "backends[1]: backend url 'c:1'"),
