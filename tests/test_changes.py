@@ -1,9 +1,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.changes import WHOLE, changes, taken_over
-from gateway.config import BackendConfig, PolicyConfig, Scheduling, Settings, changed
+from gateway.config import (
+    BackendConfig,
+    BackendTls,
+    PolicyConfig,
+    Scheduling,
+    Server,
+    ServerTls,
+    Settings,
+    changed,
+)
 
 BEFORE = Settings()
 
@@ -26,10 +36,15 @@ def test_changes_are_named_to_the_last_option() -> None:
 
 @pytest.mark.parametrize("section", sorted(WHOLE))
 def test_some_sections_change_as_one(section: str) -> None:
+    tls = ServerTls(cert="a", key="b")
+    before = Settings(server=Server(tls=tls))
     after = Settings(
-        backends=[BackendConfig(url="http://a")], policy=PolicyConfig(params={"omega": 0.5})
+        server=Server(tls=replace(tls, cert="c")),
+        backends=[BackendConfig(url="http://a")],
+        policy=PolicyConfig(params={"omega": 0.5}),
+        backend_tls=BackendTls(insecure=True),
     )
-    assert section in changes(BEFORE, after)
+    assert section in changes(before, after)
 
 
 def test_only_what_is_named_is_taken_over() -> None:

@@ -9,7 +9,10 @@ import msgspec
 from gateway.config import Server
 from tests.harness.gateway_process import ROOT
 
-NO_LIMITS = {"host", "port", "parser", "response_headers", "stream_ping", "drain"}
+NO_LIMITS = {
+    *("host", "port", "tls", "parser", "response_headers", "stream_ping", "watch"),
+    *("trusted_proxies", "deny_paths", "pass_transfer_fields", "shutdown_delay", "drain"),
+}
 
 
 def test_every_limit_of_the_server_is_on_the_page_with_its_default() -> None:

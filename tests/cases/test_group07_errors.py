@@ -627,7 +627,7 @@ def test_E12_what_may_change_an_engine_is_sent_once(
         for backend in backends:
             backend.reset()
             backend.behave(**fault)
-        answer = gw.post("/v1/load_lora_adapter", {"lora_name": "x"})
+        answer = gw.post("/v1/things", {"name": "x"})
         assert answer.status_code in (500, 502, 503)
         # The reset of a kept connection is no answer: it is sent once more to the same one.
         assert sum(bool(backend.requests) for backend in backends) == 1

@@ -254,7 +254,7 @@ def test_L14_removal_and_adding_again_under_traffic(
         for _ in range(CYCLES):
             before = len(a.requests)
             added = gw.admin("POST", "/backends", {"url": a.url})
-            assert (added["state"], added["failed_requests"]) == ("starting", 0)
+            assert (added["state"], added["breaker"]["failures"]) == ("starting", 0)
             # Counted from the start again, but for what was under way and ends only now.
             routed = gw.metrics().total("prefixgate_routed_requests_total", backend=added["id"])
             assert routed <= len(a.requests) - before + len(traffic)

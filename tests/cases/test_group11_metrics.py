@@ -266,7 +266,7 @@ def test_X07_why_a_backend_gets_nothing_can_be_asked(
         health={"unhealthy_after": 2, "interval": 60.0},
     )
     fresh = state_of(gw, bad)
-    assert (fresh["state"], fresh["cause"], fresh["failed_requests"]) == ("healthy", "", 0)
+    assert (fresh["state"], fresh["cause"], fresh["breaker"]["failures"]) == ("healthy", "", 0)
     bad.stop()
     gw.settles(
         lambda _: (
@@ -277,7 +277,7 @@ def test_X07_why_a_backend_gets_nothing_can_be_asked(
     out = state_of(gw, bad)
     assert out["cause"]
     assert str(bad.port) not in gw.post(CHAT.path, CHAT.body(["x"])).text
-    assert out["failed_requests"] + out["failed_probes"] >= 1
+    assert out["breaker"]["failures"] + out["failed_probes"] >= 1
     time.sleep(0.2)
     assert state_of(gw, bad)["state_seconds"] >= out["state_seconds"] + 0.15
     # What is said agrees with what is done.

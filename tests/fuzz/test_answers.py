@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import Timeouts
+from gateway.fleet.limits import NO_LIMITS
 from gateway.fleet.upstream import Connection, Upstream, UpstreamFailure
 from gateway.http.client import Headers, Source
 from gateway.http.dialects.registry import dialect_for
@@ -74,12 +74,14 @@ async def exchange(
     parts: list[bytes], accept: bytes = b"gzip"
 ) -> tuple[KeptClient, Relay, UpstreamFailure | None]:
     client = KeptClient()
-    connection = Connection(Upstream("h", 1, Timeouts(), lambda: 0.0))
+    connection = Connection(Upstream("h", 1, lambda: 0.0))
     transport = KeptTransport(connection)
     connection.connection_made(transport)
-    relay = Relay(client, CHAT, lambda: 0.0, [], accept, lambda: None, may_retry=False)
+    relay = Relay(
+        client, CHAT, lambda: 0.0, [], accept, lambda: None, may_retry=False, retry_after=1
+    )
     relay.carry(connection)
-    connection.send(b"POST / HTTP/1.1\r\n\r\n", b"", relay)
+    connection.send(b"POST / HTTP/1.1\r\n\r\n", b"", relay, NO_LIMITS)
     for part in parts:
         if not transport.lost:
             connection.data_received(part)

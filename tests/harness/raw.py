@@ -94,9 +94,13 @@ class RawClient:
     ) -> None:
         """Args:
         body: sent as it is if it is bytes, else as JSON.
+        headers: may name another host.
         """
+        headers = tuple(headers)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "host: gateway.test"]
+        lines = [f"{method} {path} HTTP/1.1"]
+        if all(name != "host" for name, _ in headers):
+            lines.append("host: gateway.test")
         lines += [f"{name}: {value}" for name, value in (*self._headers, *headers)]
         if body is not None:
             lines += ["content-type: application/json", f"content-length: {len(data)}"]
