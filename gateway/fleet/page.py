@@ -181,6 +181,9 @@ def _root(error: BaseException) -> BaseException:
 
 def _said(error: BaseException) -> str:
     """The cause without the address, which the texts of most errors repeat."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = str(getattr(error, "verify_message", "")).partition(",")[0]
+        return f"TLS: certificate verify failed{f': {why}' if why else ''}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or 'failed').lower().replace('_', ' ')}"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:

@@ -214,7 +214,8 @@ def test_Q11_who_leaves_in_the_body_gives_the_place_back(
     gw = gateway([start_backend()], auth=auth(max_concurrent=1))
     with gw.client() as client:
         key = KEYS["one"].encode()
-        client.send(b"POST /v1/x HTTP/1.1\r\nx-api-key: %b\r\ncontent-length: 9\r\n\r\n{" % key)
+        head = b"POST /v1/x HTTP/1.1\r\nhost: x\r\nx-api-key: %b\r\ncontent-length: 9\r\n\r\n"
+        client.send(head % key + b"{")
         gw.settles(lambda metrics: metrics.total("prefixgate_key_requests_total", key="one") == 1)
         assert ask(gw).status_code == 429
     gw.settles(lambda metrics: metrics.outcomes.get("cancelled") == 1)

@@ -38,7 +38,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "unknown parameter": ("policy: {params: {alpha: 1}}\n", "alpha"),
     "no URL": ("backends: [{url: 'gpu1:8000'}]\n", "'gpu1:8000'"),
     "log that cannot be written": ("log: {access: /proc/none/x}\n", "/proc/none/x"),
-    "empty token": ("admin: {token: ' '}\n", "token: is empty"),
+    "empty token": ("admin: {token: ' '}\n", "admin.token: the secret is missing or empty"),
 }
 
 

@@ -123,7 +123,8 @@ def test_V01_no_body_tells_an_engine_where_to_connect(
                 body = (space + json.dumps({"text": "x"} | members)).encode(encoding)
                 assert plain.post(path, body).status_code == 400, encoding
         lying = "multipart/form-data; boundary=x"
-        assert plain.post(path, {"text": "x"} | members, content_type=lying).status_code == 400
+        answer = plain.post(path, {"text": "x"} | members, content_type=lying)
+        assert answer.status_code in (400, 415)  # routes that are known take JSON alone
         hidden = json.dumps(members).replace("_", "\\u005f").encode()
         assert plain.post(path, hidden).status_code == 400
         nan = json.dumps({"temperature": float("nan")} | members).encode()
