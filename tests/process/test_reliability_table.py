@@ -31,6 +31,7 @@ MODELS = {"first_byte": {"first_byte": 0.6}, "total": {"total": 0.8}}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b"
 CONTENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
 ERROR = b'data: {"error": {"message": "engine died", "type": "server_error"}}\n\n'
+NO_MODEL = b'{"error": {"message": "The model `m` does not exist.", "code": "model_not_found"}}'
 
 
 def tables() -> list[list[list[str]]]:
@@ -102,6 +103,9 @@ FAULTS: dict[str, list[Fault]] = {
     "status 400, 401, 403, 404, 408, 409, 413 or 422": statuses(
         400, 401, 403, 404, 408, 409, 413, 422
     ),
+    "status 404 that says that there is no such model": [
+        Fault({"status": 404, "body": NO_MODEL}, own=404, body=NO_MODEL)
+    ],
     "status 429, 503 or 529": statuses(429, 503, 529),
     "status 500 or 502": statuses(500, 502),
     "status 504": statuses(504),
@@ -253,10 +257,12 @@ def served(gw: GatewayProcess) -> Iterator[FakeBackend]:
 BODY = CHAT.body(["hello"]) | {"model": "served"}
 
 
-def asks(body: Any, **options: Any) -> Callable[[GatewayProcess, FakeBackend], Answer]:
+def asks(
+    body: Any, path: str = CHAT.path, **options: Any
+) -> Callable[[GatewayProcess, FakeBackend], Answer]:
     def ask(gw: GatewayProcess, backend: FakeBackend) -> Answer:
         with gw.client() as client:
-            return client.exchange(CHAT.path, body, **options)
+            return client.exchange(path, body, **options)
 
     return ask
 
@@ -294,10 +300,12 @@ def loses_all(gw: GatewayProcess, backend: FakeBackend) -> Answer:
 
 REFUSED = {
     "the body is not what the route takes": asks(b"{"),
+    "the path is one of an engine's controls": asks(b"{}", path="/sleep"),
     "no backend serves the model": asks(BODY | {"model": "nobody"}),
     "the route takes another method": asks(None, method="GET"),
     "the body takes too long": sends_slowly,
     "the body is too large": asks(b"x" * 20_000),
+    "the body's coding is none that is read": asks(BODY, headers=[("content-encoding", "br")]),
     "too many requests wait": fills(1),
     "it has waited as long as it may": fills(0),
     "every backend of the model is out": loses_all,
