@@ -27,6 +27,8 @@ SHORTEST_BUSY = 0.25
 """Seconds that a backend counts as busy at least, whatever it takes meanwhile: at the edge of its
 capacity it takes and refuses in turn, and each change concerns every request that waits."""
 
+LAST_OPEN = 1.0
+"""Seconds that a breaker stays open at most while no other backend serves one of its models."""
 MAX_CAUSES = 5
 """Causes that are told to whoever asks for a service that is not there."""
 
@@ -312,6 +314,25 @@ class Fleet:
                     self._breaker_changed(backend, before)
             if backend.busy is not None and now >= backend.busy_until:
                 self._not_busy(backend)
+        self._try_the_last()
+
+    def _try_the_last(self) -> None:
+        """Where requests have put out all that serve a model, let the one that has been out longest
+        be tried before its time: nobody is left whom that would hurt."""
+        now = self._clock()
+        out = [
+            backend
+            for backend in self._backends.values()
+            if backend.breaker.state is BreakerState.OPEN
+            and backend.condition is BackendState.HEALTHY
+            and not (backend.draining or backend.unlisted)
+        ]
+        for backend in sorted(out, key=lambda backend: backend.breaker.since):
+            waited = now - backend.breaker.since >= LAST_OPEN
+            if waited and not self.models().issuperset(backend.models):
+                before = backend.state
+                backend.breaker.try_now()
+                self._breaker_changed(backend, before)
 
     def report_missing_model(self, id: str) -> None:
         """A backend said that it does not have a model which it lists: it is asked again."""

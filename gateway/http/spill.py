@@ -36,6 +36,8 @@ def spill_cause(
     avoid: backends that it must not go to any more.
     """
     held = request.match.blocks
+    if not held:
+        return SpillCause.GONE  # between the decision and now, or its cache is
     holder = max(held, key=held.__getitem__)
     loads = {load.id: load for load in pool.backends}
     if holder in avoid:

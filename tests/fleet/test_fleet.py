@@ -508,3 +508,34 @@ def test_a_refused_probe_alone_does_not(world: World) -> None:
     a = world.add("a", "m")
     world.bad_probes(a, 1, gone=True)
     assert a.state is BackendState.HEALTHY
+
+
+def test_the_last_that_could_serve_are_tried_before_their_time(world: World) -> None:
+    """They may all be well again, and to wait helps nobody."""
+    a, b, other = world.add("a", "m"), world.add("b", "m"), world.add("c", "n")
+    for backend in (a, b):
+        for _ in range(AFTER):
+            world.fleet.report_failure(backend.id, "reset")
+        world.now += 0.1
+    world.now += 0.7
+    world.fleet.tick()
+    assert a.state is b.state is BackendState.EJECTED  # not at once, or they were never left alone
+    world.now += 0.2
+    world.fleet.tick()
+    assert (a.breaker.state, b.breaker.state) == (BreakerState.HALF_OPEN, BreakerState.OPEN)
+    world.fleet.report_failure(a.id, "reset", trial=a.trials)
+    world.fleet.tick()
+    assert a.breaker.state is BreakerState.OPEN
+    world.now += 0.5
+    world.fleet.tick()
+    assert (a.breaker.state, b.breaker.state) == (BreakerState.OPEN, BreakerState.HALF_OPEN)
+    assert other.state is BackendState.HEALTHY
+
+
+def test_where_others_serve_the_time_is_kept(world: World) -> None:
+    a, _ = world.add("a", "m"), world.add("b", "m")
+    for _ in range(AFTER):
+        world.fleet.report_failure(a.id, "reset")
+    world.now += 4.9
+    world.fleet.tick()
+    assert a.breaker.state is BreakerState.OPEN

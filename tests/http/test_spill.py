@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import ClassLimits, Scheduling
 from gateway.http.spill import SpillCause, spill_cause
@@ -93,6 +94,11 @@ def test_the_chosen_one_may_be_gone_too() -> None:
     site.pool.set_backends([site.warm])
     site.lease(5000, 3.0)
     assert site.cause() is SpillCause.QUEUE
+
+
+def test_a_backend_whose_cache_is_gone_since() -> None:
+    nothing = replace(REQUEST, match=Match())
+    assert spill_cause(nothing, "cold", Site().pool, ()) is SpillCause.GONE
 
 
 def test_a_backend_that_failed_the_request() -> None:
