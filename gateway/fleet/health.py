@@ -11,7 +11,7 @@ from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.detect import MODELS, detect, with_models
 from gateway.fleet.facts import EngineFacts, ModelList
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.page import NoPage, PageClients, PageReader
+from gateway.fleet.page import NoPage, PageReader
 from gateway.types import EngineKind
 
 logger = logging.getLogger("prefixgate.fleet")
@@ -46,8 +46,6 @@ class Prober:
         self.settings = settings
         self._sleep = sleep
         self._instance = instance
-        self._clients: PageClients | None = None
-        """None before the start."""
         self._rounds: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._running: dict[Backend, asyncio.Task[None]] = {}
@@ -57,7 +55,6 @@ class Prober:
 
     async def start(self) -> None:
         """Begin, with a probe of every backend at once. Does not wait for what they find."""
-        self._clients = PageClients()
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
@@ -69,9 +66,6 @@ class Prober:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._rounds = None
-        if self._clients is not None:
-            await self._clients.close()
-            self._clients = None
 
     def reconfigure(self, settings: Health) -> None:
         """Keep to other settings from now on, beginning with a round."""
@@ -102,11 +96,10 @@ class Prober:
             self._launch(backend)
 
     def _launch(self, backend: Backend) -> None:
-        if self._clients is None or backend in self._running:
+        if self._rounds is None or backend in self._running:
             return
-        access, timeout = backend.access, self.settings.timeout
-        client = self._clients.of(access)
-        reader = PageReader(client, backend.address, timeout, access, self._instance)
+        timeout = self.settings.timeout
+        reader = PageReader(backend.address, timeout, backend.access, self._instance)
         task = asyncio.create_task(self._probe(backend, reader))
         self._running[backend] = task
         task.add_done_callback(lambda _: self._running.pop(backend, None))

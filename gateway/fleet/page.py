@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import os
+import re
 import ssl
+import time
 from dataclasses import dataclass
 from typing import TypeVar
 
-import httpx
 import msgspec
 
 from gateway.fleet.access import OPEN, Access
 from gateway.fleet.address import Address
+from gateway.fleet.limits import NO_LIMITS
+from gateway.fleet.upstream import Connection, FailureKind, Headers, Upstream, UpstreamFailure
 
 MAX_BYTES = 8 * 1024 * 1024
 """A metrics page of a large engine has a few hundred kB."""
@@ -21,40 +24,7 @@ MAX_BYTES = 8 * 1024 * 1024
 INSTANCE = "x-prefixgate-instance"
 """Header by which a gateway's own pages tell which process answers."""
 
-_CONNECT_SHARE = 0.8
-"""Of the time for a page."""
-
 T = TypeVar("T")
-
-
-def page_client(tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
-    """What pages are read with."""
-    return httpx.AsyncClient(
-        # A kept connection would be closed by the engine just when the next page is asked for.
-        limits=httpx.Limits(max_keepalive_connections=0),
-        headers={"user-agent": "prefixgate-probe", "accept-encoding": "identity"},
-        verify=tls or False,  # without one nothing but plain HTTP is spoken
-        timeout=None,  # the reader bounds each page as a whole
-        trust_env=False,
-    )
-
-
-class PageClients:
-    """One client for each way to speak TLS."""
-
-    def __init__(self) -> None:
-        self._clients: dict[ssl.SSLContext | None, httpx.AsyncClient] = {}
-
-    def of(self, access: Access) -> httpx.AsyncClient:
-        client = self._clients.get(access.tls)
-        if client is None:
-            client = self._clients[access.tls] = page_client(access.tls)
-        return client
-
-    async def close(self) -> None:
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.aclose()
 
 
 class NoPage(Exception):
@@ -90,24 +60,20 @@ class Page:
 
 
 class PageReader:
-    """Args:
-    client: one that speaks the TLS of `access`.
-    timeout: for each page as a whole, seconds.
-    instance: how this gateway's own pages name the process; "" when there is no telling.
+    """Reads over connections like those of requests: with the same TLS, key and rule, and nothing
+    left behind however a reading ends.
+
+    Args:
+        timeout: for each page as a whole, seconds.
+        instance: how this gateway's own pages name the process; "" when there is no telling.
 
     Attributes:
         base_path: what all pages are below.
     """
 
     def __init__(
-        self,
-        client: httpx.AsyncClient,
-        address: Address,
-        timeout: float,
-        access: Access = OPEN,
-        instance: str = "",
+        self, address: Address, timeout: float, access: Access = OPEN, instance: str = ""
     ) -> None:
-        self._client = client
         self._address = address
         self._access = access
         self._timeout = timeout
@@ -119,46 +85,42 @@ class PageReader:
         NoPage: no connection, no answer in time, one that is not HTTP or too large, or one of
             this gateway's own.
         """
-        body = bytearray()
+        answer = _Answer()
+        upstream = Upstream(self._address.host, self._address.port, time.monotonic, self._access)
+        connection: Connection | None = None
         try:
-            async with (
-                asyncio.timeout(self._timeout),
-                contextlib.aclosing(await self._open(path)) as answer,
-            ):
-                async for part in answer.aiter_bytes():
-                    body += part
-                    if len(body) > MAX_BYTES:
-                        raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes")
-        except (TimeoutError, httpx.TimeoutException):
+            async with asyncio.timeout(self._timeout):
+                connection = await upstream.dial(self._timeout)
+                connection.send(self._head(path), b"", answer, NO_LIMITS)
+                await answer.done
+        except TimeoutError:
             raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
-        # AttributeError: anyio's, of a connection that was reset just as it was made.
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, AttributeError) as error:
-            root = _root(error)
-            refused = isinstance(root, ConnectionRefusedError)
-            raise NoPage(f"GET {path}: {_said(root)}", refused=refused) from None
-        if self._instance and answer.headers.get(INSTANCE) == self._instance:
+        except _TooLarge:
+            raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes") from None
+        except UpstreamFailure as failure:
+            if failure.kind is FailureKind.CONNECT_TIMEOUT:
+                raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
+            cause = failure.__cause__
+            said = _BROKEN[failure.kind] if cause is None else _said(cause)
+            raise NoPage(f"GET {path}: {said}", refused=_is_refused(cause)) from None
+        finally:
+            if connection is not None:
+                connection.abort()
+        if self._instance and answer.header(INSTANCE) == self._instance.encode():
             raise NoPage("the address leads back to this gateway itself")
-        return Page(path, answer.status_code, bytes(body))
+        return Page(path, answer.status, bytes(answer.body))
 
-    async def _open(self, path: str) -> httpx.Response:
-        address, access = self._address, self._access
-        url = httpx.URL(address.url + path)
-        headers = {"host": address.authority}
-        extensions: dict[str, str] = {}
-        if access.authorization:
-            headers["authorization"] = access.authorization.decode()
-        if access.rule is not None:
-            [host, *_] = await access.rule.resolve(address.host, address.port)
-            url = url.copy_with(host=host)
-        if access.tls is not None:
-            extensions["sni_hostname"] = access.server_name or address.host
-        # Cancelled from outside just as a connection is made, the client loses its socket for good:
-        # connecting has a limit of the client's own, which strikes before ours can.
-        limits = httpx.Timeout(self._timeout, connect=self._timeout * _CONNECT_SHARE)
-        request = self._client.build_request(
-            "GET", url, headers=headers, extensions=extensions, timeout=limits
+    def _head(self, path: str) -> bytes:
+        key = self._access.authorization
+        return (
+            b"GET %b HTTP/1.1\r\nhost: %b\r\nuser-agent: prefixgate-probe\r\naccept: */*\r\n"
+            # A kept connection would be closed by the engine just when the next page is asked for.
+            b"accept-encoding: identity\r\nconnection: close\r\n%b\r\n"
+        ) % (
+            (self.base_path + path).encode(),
+            self._address.authority.encode(),
+            b"authorization: %b\r\n" % key if key else b"",
         )
-        return await self._client.send(request, stream=True)
 
     async def find(self, path: str) -> Page | None:
         """The page, None where it cannot be read."""
@@ -168,15 +130,62 @@ class PageReader:
             return None
 
 
-def _root(error: BaseException) -> BaseException:
-    """What the HTTP client's exceptions were raised from: it names the real cause."""
-    while True:
-        if isinstance(error, BaseExceptionGroup):  # a name with several addresses
-            error = error.exceptions[0]
-        elif (below := error.__cause__ or error.__context__) is not None:
-            error = below
+class _TooLarge(Exception):
+    pass
+
+
+class _Answer:
+    """Gathers an answer; `done` is set when it is over."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.body = bytearray()
+        self._headers: Headers = []
+
+    def header(self, name: str) -> bytes:
+        return next((value for each, value in self._headers if each == name.encode()), b"")
+
+    def on_head(self, status: int, headers: Headers, first: bytes) -> None:
+        self.status, self._headers = status, headers
+        self.on_body(first)
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+        if len(self.body) > MAX_BYTES:
+            self._end(_TooLarge())
+
+    def on_end(self, *, framed: bool) -> None:
+        self._end(None)
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        self._end(failure)
+
+    def _end(self, error: Exception | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
         else:
-            return error
+            self.done.set_exception(error)
+
+
+_BROKEN = {
+    FailureKind.RESET: "the connection ended without an answer",
+    FailureKind.INCOMPLETE: "the answer broke off",
+    FailureKind.PROTOCOL: "the answer is not HTTP",
+}
+
+
+def _is_refused(cause: BaseException | None) -> bool:
+    """Whether nothing listens at any of the addresses that were tried."""
+    if isinstance(cause, ConnectionRefusedError):
+        return True
+    # Of several addresses the event loop says what became of each, in one text.
+    return set(_ERRNO.findall(str(cause))) == {str(errno.ECONNREFUSED)}
+
+
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def _said(error: BaseException) -> str:
@@ -186,6 +195,8 @@ def _said(error: BaseException) -> str:
         return f"TLS: certificate verify failed{f': {why}' if why else ''}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or 'failed').lower().replace('_', ' ')}"
+    if _is_refused(error):
+        return "connection refused"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__

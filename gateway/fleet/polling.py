@@ -13,7 +13,7 @@ from gateway.fleet.backend import Backend, BackendState
 from gateway.fleet.engines.engine import EngineLoad
 from gateway.fleet.engines.table import engine_of
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.page import NoPage, PageClients, PageReader
+from gateway.fleet.page import NoPage, PageReader
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.fleet")
@@ -79,7 +79,6 @@ class LoadPoller:
         self._listener = listener
         self._clock = clock
         self._sleep = sleep
-        self._clients: PageClients | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._running: dict[Backend, asyncio.Task[None]] = {}
@@ -88,7 +87,6 @@ class LoadPoller:
 
     async def start(self) -> None:
         """Begin. Does not wait for any answer."""
-        self._clients = PageClients()
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
@@ -100,9 +98,6 @@ class LoadPoller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._rounds = None
-        if self._clients is not None:
-            await self._clients.close()
-            self._clients = None
 
     async def settle(self) -> None:
         """Wait until no poll is under way."""
@@ -130,7 +125,7 @@ class LoadPoller:
 
     def _launch(self, backend: Backend) -> None:
         if (
-            self._clients is None
+            self._rounds is None
             or self.settings.load_interval is None
             or backend.condition is not BackendState.HEALTHY
             or backend in self._running
@@ -139,8 +134,7 @@ class LoadPoller:
             return
         self._signals.setdefault(backend, _Signal())
         timeout = min(self.settings.timeout, self.interval)
-        access = backend.access
-        reader = PageReader(self._clients.of(access), backend.address, timeout, access)
+        reader = PageReader(backend.address, timeout, backend.access)
         task = asyncio.create_task(self._poll(backend, reader))
         self._running[backend] = task
         task.add_done_callback(lambda _: self._running.pop(backend, None))

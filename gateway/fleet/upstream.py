@@ -409,7 +409,7 @@ class Upstream:
             limit: seconds that it may take.
 
         Raises:
-            UpstreamFailure: CONNECT or CONNECT_TIMEOUT.
+            UpstreamFailure: CONNECT, with its cause, or CONNECT_TIMEOUT.
         """
         try:
             async with asyncio.timeout(limit):
@@ -419,7 +419,7 @@ class Upstream:
         except OSError as error:
             raise UpstreamFailure(
                 FailureKind.CONNECT, error.strerror or type(error).__name__
-            ) from None
+            ) from error
         return connection
 
     async def _connect(self) -> Connection:
@@ -430,17 +430,25 @@ class Upstream:
             hosts = await access.rule.resolve(self.host, self.port)
         name = (access.server_name or self.host) if access.tls is not None else None
         failure = OSError("the name resolves to nothing")
+        made: list[Connection] = []
+
+        def make() -> Connection:
+            made.append(Connection(self))
+            return made[-1]
+
         for host in hosts:
             try:
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self),
-                    host,
-                    self.port,
-                    ssl=access.tls,
-                    server_hostname=name,
+                    make, host, self.port, ssl=access.tls, server_hostname=name
                 )
             except OSError as error:
                 failure = error
+            except BaseException:
+                # Cancelled just as it was made, a connection would be nobody's.
+                for each in made:
+                    if each.transport is not None:
+                        each.transport.abort()
+                raise
             else:
                 return connection
         raise failure

@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from gateway.fleet.access import Access
@@ -34,9 +33,8 @@ def dials(port: int, rule: AllowRule) -> None:
 
 def page(port: int, access: Access) -> Page:
     async def main() -> Page:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            address = Address.parse(f"http://localhost:{port}")
-            return await PageReader(client, address, 5.0, access).get("/v1/models")
+        address = Address.parse(f"http://localhost:{port}")
+        return await PageReader(address, 5.0, access).get("/v1/models")
 
     return asyncio.run(main())
 

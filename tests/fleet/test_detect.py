@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 from gateway.fleet.address import Address
@@ -18,8 +17,7 @@ SHORT = 0.2
 
 
 async def look(fake: FakeEngine, kind: EngineKind | None = None) -> EngineFacts:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        return await detect(PageReader(client, Address.parse(fake.url), SHORT), kind)
+    return await detect(PageReader(Address.parse(fake.url), SHORT), kind)
 
 
 def detected(
@@ -164,10 +162,10 @@ def test_no_http(said: bytes) -> None:
 
 def test_a_url_that_ends_in_v1_is_told_so() -> None:
     async def main() -> str:
-        async with engine(engines.vllm()) as fake, httpx.AsyncClient(trust_env=False) as client:
+        async with engine(engines.vllm()) as fake:
             address = Address.parse(f"{fake.url}/v1")
             with pytest.raises(NoPage) as caught:
-                await detect(PageReader(client, address, SHORT))
+                await detect(PageReader(address, SHORT))
             return str(caught.value)
 
     cause = asyncio.run(main())
