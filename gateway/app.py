@@ -231,6 +231,15 @@ class Gateway:
                 except OSError as error:
                     raise _unwritable(option, log.path, error) from None
 
+    def listen_for_admins(self) -> None:
+        """Take the address of the admin API, where it has one of its own.
+
+        Raises:
+            CannotListen: it is in use, or not ours.
+        """
+        if self._admin_listener is not None:
+            self._admin_listener.listen()
+
     def _control_plane(self) -> ASGIApp:
         ops = Ops(self.fleet, self.page, lambda: self.stopping, self.instance)
         self.admin = admin_app(GatewayControl(self), self.settings.admin)

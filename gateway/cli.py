@@ -103,8 +103,8 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from gateway.listener import CannotListen
     from gateway.process import serve
+    from gateway.sockets import CannotListen
 
     try:
         return serve(lambda: settings_from(arguments), arguments.config)

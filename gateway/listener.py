@@ -19,49 +19,15 @@ from types import FrameType
 import uvicorn
 
 from gateway.app import Gateway
+from gateway.sockets import url_of
 
 logger = logging.getLogger("prefixgate")
 
-BACKLOG = 2048
 TICK = 0.05
 FLUSH_SECONDS = 1.0
 """How long the ends of answers that were cut short may take to be read."""
 FORCED_SECONDS = 5.0
 """After a second signal the process is gone by then, whatever keeps it."""
-
-
-class CannotListen(Exception):
-    """The address cannot be listened on; the message says which one and why."""
-
-
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on every address of a host; port 0 is one free port.
-
-    Raises:
-        CannotListen: one of them is in use or not ours.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, kind, protocol)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if port == 0 and len(sockets) > 1:  # the same free port for all
-                address = (address[0], sockets[0].getsockname()[1], *address[2:])
-            sock.bind(address)
-            # That it is in use may show only here.
-            sock.listen(BACKLOG)
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        raise CannotListen(
-            f"cannot listen on {host} port {port}: {error.strerror or error} "
-            "(server.host, server.port)"
-        ) from None
-    return sockets
 
 
 class Listener(uvicorn.Server):
@@ -107,10 +73,9 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        scheme = "https" if self.config.is_ssl else "http"
         for sock in sockets or ():
-            host, port = sock.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            logger.info("listening on http://%s:%d, process %d", shown, port, os.getpid())
+            logger.info("listening on %s, process %d", url_of(sock, scheme), os.getpid())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         settings, state = self._gateway.settings.server, self.server_state

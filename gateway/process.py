@@ -17,9 +17,10 @@ from gateway.app import Gateway
 from gateway.config import Settings
 from gateway.descriptors import raise_limit
 from gateway.http.server import GatewayProtocol, StrictProtocol
-from gateway.listener import Listener, listen
+from gateway.listener import Listener
 from gateway.reload import Reloader
 from gateway.secrets import warn_of_plain
+from gateway.sockets import listen
 
 logger = logging.getLogger("prefixgate")
 
@@ -57,7 +58,8 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = check(settings)
     raise_limit(settings)
-    sockets = listen(settings.server.host, settings.server.port)
+    sockets = listen(settings.server.host, settings.server.port, "server.host, server.port")
+    gateway.listen_for_admins()
     gateway.open_logs()
     if path is not None:
         warn_of_plain(settings, path)

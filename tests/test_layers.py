@@ -32,6 +32,7 @@ LAYERS = {
     "gateway.config": 1,
     "gateway.document": 1,
     "gateway.secrets": 1,
+    "gateway.sockets": 1,
     "gateway.tls": 1,
     "gateway.types": 1,
     "gateway.version": 1,

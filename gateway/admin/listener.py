@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 
@@ -11,8 +12,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.config import ConfigError
+from gateway.sockets import listen, url_of
 
-BACKLOG = 128
+logger = logging.getLogger("prefixgate")
 
 
 class AdminListener:
@@ -28,26 +30,24 @@ class AdminListener:
                 f"admin.listen: {listen!r} has a port above 65535", field="admin.listen"
             )
         self._app = app
+        self._sockets: list[socket.socket] = []
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
+    def listen(self) -> None:
+        """Take the address, before anything is served.
+
+        Raises:
+            CannotListen: it is in use, or not ours.
+        """
+        self._sockets = listen(self._host, self._port, "admin.listen")
+
     async def start(self) -> None:
         """Raises:
-        ConfigError: the address cannot be listened on.
+        CannotListen: the address was not taken before, and cannot be.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            [found, *_] = await loop.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            listening = socket.create_server(
-                found[4][:2], family=found[0], backlog=BACKLOG, reuse_port=False
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"admin.listen: {self._host}:{self._port} cannot be listened on: {error.strerror}",
-                field="admin.listen",
-            ) from None
+        if not self._sockets:
+            self.listen()
         config = uvicorn.Config(
             self._app,
             ws="none",
@@ -59,12 +59,15 @@ class AdminListener:
             timeout_graceful_shutdown=1,
         )
         self._server = _Server(config)
-        self._serving = loop.create_task(self._server.serve([listening]))
+        self._serving = asyncio.create_task(self._server.serve(self._sockets))
+        for sock in self._sockets:
+            logger.info("the admin API listens on %s", url_of(sock))
 
     async def stop(self) -> None:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
+            self._sockets = []
 
 
 class _Server(uvicorn.Server):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import pytest
+import yaml
 
 from tests.conftest import StartBackend
 from tests.harness.gateway_process import GatewayProcess, free_port
-from tests.harness.routes import CHAT
+from tests.harness.routes import CHAT, Json
+from tests.process.test_refused_settings import run
 
 
 def test_the_admin_api_is_there_and_nowhere_else(
@@ -23,6 +24,7 @@ def test_the_admin_api_is_there_and_nowhere_else(
         "auth": {"enabled": True},
     }
     with GatewayProcess(settings, tmp_path) as gw:
+        assert f"the admin API listens on http://{listen}\n" in gw.log
         assert [view["state"] for view in gw.admin("GET", "/backends")] == ["healthy"]
         for page in ("/admin/v1/backends", "/admin", "/admin/openapi.json"):
             answer = gw.http.get(page)
@@ -42,6 +44,14 @@ def test_the_admin_api_is_there_and_nowhere_else(
 
 def test_an_address_that_is_taken_stops_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(RuntimeError, match=f"admin.listen: {listen} cannot be listened on"):
-            GatewayProcess({"admin": {"listen": listen}}, tmp_path)
+        port = taken.getsockname()[1]
+        config = tmp_path / "config.yaml"
+        settings: Json = {"server": {"port": 0}, "admin": {"listen": f"127.0.0.1:{port}"}}
+        settings["backends"] = [{"url": "http://127.0.0.1:1"}]
+        config.write_text(yaml.safe_dump(settings))
+        result = run("serve", "--config", str(config))
+        assert result.returncode == 3
+        assert result.stderr == (
+            f"prefixgate: cannot listen on 127.0.0.1 port {port}: Address already in use"
+            " (admin.listen)\n"
+        )

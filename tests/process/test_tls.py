@@ -58,6 +58,7 @@ def served(
 
 def test_answers_and_streams_are_whole(served: tuple[GatewayProcess, FakeBackend]) -> None:
     gw, backend = served
+    assert f"listening on https://127.0.0.1:{gw.port}," in gw.log
     for route in STREAMING:
         backend.behave(n_tokens=200)
         with gw.http.stream("POST", route.path, json=route.stream()) as answer:
