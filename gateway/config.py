@@ -675,7 +675,7 @@ def convert(
     try:
         return msgspec.convert(data, into)
     except msgspec.ValidationError as error:
-        message = str(error)
+        message = str(_with_keys(error, data, into))
         where = _WHERE.search(message)
         place = where["path"] if where else ""
         problem = message[: where.start()] if where else message
@@ -690,6 +690,39 @@ def convert(
         number = None if line is None else line(field)
         what = what if number is None else f"{what}:{number}"
         raise ConfigError(f"{what}: {where_text}{problem}{shown}", field=field or None) from None
+
+
+def _with_keys(error: msgspec.ValidationError, data: Any, into: Any) -> Exception:
+    """The same error with the keys of mappings, for which msgspec writes `[...]`.
+
+    The key is found by leaving out all others: what is wrong with it stays wrong.
+    """
+    message = str(error)
+    where = _WHERE.search(message)
+    before, dots, _ = where["path"].partition("[...]") if where else ("", "", "")
+    mapping = _value_at(data, before)
+    if not dots or not isinstance(mapping, dict):
+        return error
+    for key, value in mapping.items():
+        try:
+            msgspec.convert(_replaced(data, before, {key: value}), into)
+        except msgspec.ValidationError as alone:
+            text = str(alone).replace(f"`${before}[...]", f"`${before}.{key}", 1)
+            if text != str(alone):
+                return ValueError(text)
+    return error
+
+
+def _replaced(data: Any, path: str, value: Any) -> Any:
+    """A copy with another value at a place."""
+    step = STEP.match(path)
+    if step is None:
+        return value
+    name, index = step.groups()
+    copy = data.copy()
+    key = int(index) if index else name
+    copy[key] = _replaced(data[key], path[step.end() :], value)
+    return copy
 
 
 S = TypeVar("S", bound=Section)
@@ -726,7 +759,7 @@ def _value_at(data: Any, path: str) -> Any:
 
 def _showable(path: str, value: Any) -> bool:
     """Containers say nothing in a message, and secrets must not be in one."""
-    secret = re.search(r"(token|key|hash|password|secret)(\.env|\.file)?$", path)
+    secret = re.search(r"(token|key|hash|password|secret|authorization)(\.env|\.file)?$", path)
     return isinstance(value, (str, int, float, bool)) and secret is None
 
 

@@ -52,7 +52,7 @@ def test_shares_of_priorities_leave_something_to_the_highest() -> None:
         ({"gaet": 1}, "gaet", "unknown field `gaet`; known are prefill_seconds, "),
         ({"target": {"secs": 1}}, "target.secs", "target: .*`secs`; known are seconds, factor"),
         ({"order": "fifo"}, "order", "order: .*; one of arrival, deadline, work .got 'fifo'."),
-        ({"tenants": {"weights": {"a": -1}}}, "tenants.weights[...]", "Expected .* > 0"),
+        ({"tenants": {"weights": {"a": -1}}}, "tenants.weights.a", "Expected .* > 0.*got -1"),
         ({"ranges": [{"min_token": 1}]}, "ranges[0].min_token", "known are min_tokens, "),
     ],
 )

@@ -59,6 +59,15 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
         {"discovery": {"kubernetes": [{"service": "x", "backend": {"models": []}}]}},
         ("discovery: kubernetes:x", "models"),
     ),
+    "alias for nothing": ({"models": {"big": ["m"], "small": []}}, ("models.small", "length >= 1")),
+    "unknown timeout of a model": (
+        {"timeouts": {"models": {"m": {"idle": 1}, "n": {"idel": 1}}}},
+        ("timeouts.models.n", "idel"),
+    ),
+    "weight of a tenant": (
+        {"scheduling": {"tenants": {"weights": {"a": 1, "b": 0}}}},
+        ("scheduling.tenants.weights.b", "got 0"),
+    ),
     "unknown role": ({"backends": [BACKEND | {"role": "boss"}]}, ("role", "'boss'")),
     "unknown log level": ({"log": {"level": "loud"}}, ("log.level", "'loud'")),
     "unwritable access log": ({"log": {"access": "/proc/none/x"}}, ("log.access", "/proc/none/x")),
