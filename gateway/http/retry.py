@@ -8,7 +8,7 @@ class RetryBudget:
 
     What is not used is kept for the moment in which a backend goes, up to `MOST`: at 200 requests a
     second over four backends with 2 s to the first byte, one that is killed leaves 100 requests to
-    be sent elsewhere, which a share of 0.2 has earned after 3 s of traffic.
+    be sent elsewhere, which a share of 0.2 has earned after 2 s of traffic, with the `FIRST`.
 
     Args:
         share: retries per request, in the long run; may be changed.
