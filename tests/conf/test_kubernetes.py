@@ -63,6 +63,8 @@ def test_ports_and_times_fit() -> None:
     [port] = CONTAINER["ports"]
     assert port["containerPort"] == settings().server.port
     assert CONTAINER["readinessProbe"]["httpGet"] == {"path": "/ready", "port": port["name"]}
+    probe = CONTAINER["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] < Settings().server.shutdown_delay
     assert POD["spec"]["terminationGracePeriodSeconds"] > settings().server.drain
     labels = POD["metadata"]["labels"]
     assert PARTS["Deployment"]["spec"]["selector"]["matchLabels"] == labels
