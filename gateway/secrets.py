@@ -77,10 +77,11 @@ def warn_if_open(path: Path, option: str) -> None:
 
 def warn_of_plain(settings: Settings, path: Path) -> None:
     """Warn of settings that everybody can read where they say secrets themselves."""
-    tls = (settings.server.tls, settings.backend_tls, *(each.tls for each in settings.backends))
+    backends = [*settings.backends, *(source.backend for source in settings.discovery.sources)]
+    tls = (settings.server.tls, settings.backend_tls, *(each.tls for each in backends))
     secrets = [
         settings.admin.token,
-        *(backend.api_key for backend in settings.backends),
+        *(backend.api_key for backend in backends),
         *(each.key_password for each in tls if each is not None),
     ]
     if any(isinstance(secret, str) for secret in secrets):

@@ -11,8 +11,11 @@ from gateway.cli import main
 from gateway.config import (
     Admin,
     BackendConfig,
+    BackendOptions,
     BackendTls,
     ConfigError,
+    Discovery,
+    FileSource,
     SecretRef,
     Server,
     ServerTls,
@@ -77,6 +80,11 @@ def test_settings_that_everybody_can_read_are_warned_of_when_they_say_secrets(
             Settings(admin=Admin(token="t0p-secret")),
             Settings(backends=[BackendConfig(url="http://x", api_key="t0p-secret")]),
             Settings(server=Server(tls=ServerTls(cert="c", key="k", key_password="t0p-secret"))),
+            Settings(
+                discovery=Discovery(
+                    file=[FileSource(path="x", backend=BackendOptions(api_key="t0p-secret"))]
+                )
+            ),
             Settings(backend_tls=BackendTls(cert="c", key="k", key_password="t0p-secret")),
         ):
             caplog.clear()
