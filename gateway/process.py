@@ -70,6 +70,11 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
             "settings (backends, discovery), on the command line (--backend URL), or add them with "
             "POST /admin/v1/backends"
         )
+    if settings.auth.enabled and not settings.auth.keys:
+        logger.warning(
+            "auth.enabled without auth.keys: all requests are answered with 401. `prefixgate "
+            "hash-key` makes a key"
+        )
     _spare_the_collector()
     _renew_on_hangup(gateway)
     listener = Listener(_config(gateway), gateway)

@@ -130,6 +130,14 @@ def test_no_backends_is_a_warning_that_says_what_to_do(tmp_path: Path) -> None:
         assert "--backend URL" in line
 
 
+def test_auth_without_keys_is_a_warning_that_says_what_to_do(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"server": {"port": 0}, "auth": {"enabled": True}}))
+    with Started(tmp_path / "log", "--config", str(config)) as started:
+        started.listens()
+        assert started.says(r"WARNING.* auth.enabled without auth.keys: .*hash-key")
+
+
 def test_descriptors_that_do_not_do_are_told_in_numbers(tmp_path: Path) -> None:
     arguments = ("--port", "0", "--backend", "http://127.0.0.1:1")
     with Started(tmp_path / "log", *arguments, descriptors=500) as started:
