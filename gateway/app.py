@@ -42,7 +42,7 @@ from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
 from gateway.http.facts import FactReader
 from gateway.http.ingress import Ingress
-from gateway.http.keyguard import Guard
+from gateway.http.keyguard import KeyGuard
 from gateway.http.keys import Keys
 from gateway.http.learning import Learning
 from gateway.http.ops import Ops, identified, is_control_path, refusal
@@ -259,7 +259,7 @@ class Gateway:
             lifespan=self._lifespan,
             exception_handlers={HTTPException: _http_error},
         )
-        return Guard(app, self.keys, refusal)
+        return KeyGuard(app, self.keys, refusal)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from typing import Protocol, cast
 import httptools
 
 from gateway.fleet.access import OPEN, Access
-from gateway.fleet.limits import NO_LIMITS, Limits
+from gateway.fleet.time_limits import NO_TIME_LIMITS, TimeLimits
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.upstream")
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self.seen = False
         self.quiet = 0.0
         self.idle_since = 0.0
-        self.limits = NO_LIMITS
+        self.limits = NO_TIME_LIMITS
         self.ends_at = inf
 
     def send(
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         request: bytes,
         body: bytes,
         sink: Sink,
-        limits: Limits,
+        limits: TimeLimits,
         *,
         ends_at: float = inf,
         head_only: bool = False,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gateway.config import Retries, Timeouts
 from gateway.fleet.fleet import UnknownBackend
-from gateway.fleet.limits import LimitTable
+from gateway.fleet.time_limits import TimeLimitTable
 from gateway.http.admission import Admission
 from gateway.http.context import RequestContext
 from gateway.http.dispatch import Dispatcher
@@ -43,7 +43,7 @@ class Attempts:
         """Go by other settings from the next request on. What is left of the budget stays."""
         self._retries = retries
         self._budget.share = retries.budget
-        self._limits = LimitTable(timeouts)
+        self._limits = TimeLimitTable(timeouts)
 
     async def run(self, context: RequestContext, pool: Pool) -> None:
         """Raises:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.fleet.breaker import Trials
-from gateway.fleet.limits import NO_LIMITS, Limits
+from gateway.fleet.time_limits import NO_TIME_LIMITS, TimeLimits
 from gateway.http.client import Client, Scope
 from gateway.http.dialects.base import Dialect
 from gateway.http.facts import Facts
@@ -68,7 +68,7 @@ class RequestContext(msgspec.Struct):
     held: int = 0
     facts: Facts | None = None
     request: RouteRequest | None = None
-    limits: Limits = NO_LIMITS
+    limits: TimeLimits = NO_TIME_LIMITS
     ends_at: float = inf
     owner: str | None = None
     lease: Lease | None = None

@@ -12,7 +12,7 @@ RequestError
 ├── LoopDetected        508
 ├── SlowBody            408
 ├── BadHead             400, 405, 408, 414 or 431; the connection ends
-├── RateLimited         429, with Retry-After: the API key's limits (limits.py)
+├── RateLimited         429, with Retry-After: the API key's limits (quotas.py)
 ├── Overloaded          429 or 503, with Retry-After
 │   └── BodiesFull      503
 └── UpstreamBroke       502 or 504

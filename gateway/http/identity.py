@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.http.headers import MAX_TENANT, RequestHeaders
 from gateway.http.keys import Key
-from gateway.http.limits import Reservation
+from gateway.http.quotas import Reservation
 from gateway.types import Priority
 
 _ORDER = (Priority.LOW, Priority.NORMAL, Priority.HIGH)

@@ -16,7 +16,7 @@ OPEN = frozenset({"/live", "/ready", "/health"})
 """What load balancers and orchestrators ask, which have no key."""
 
 
-class Guard:
+class KeyGuard:
     """Middleware: nothing but `OPEN` answers without a key, where keys are needed. The admin API
     looks after itself.
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from gateway.config import ApiKey, Auth, ConfigError
 from gateway.http.errors import RequestError
 from gateway.http.headers import Headers
-from gateway.http.limits import KeyUse
+from gateway.http.quotas import KeyUse
 from gateway.secrets import digest_of, hash_bytes
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from gateway.fleet.limits import NO_LIMITS, Limits
+from gateway.fleet.time_limits import NO_TIME_LIMITS, TimeLimits
 from gateway.fleet.upstream import FailureKind, Headers, Upstream, UpstreamFailure
 
 REQUEST = b"POST /v1/x HTTP/1.1\r\nhost: b\r\ncontent-length: 2\r\n\r\n"
@@ -98,7 +98,7 @@ def answering(*answers: bytes, close: bool = False) -> Script:
 async def exchange(upstream: Upstream) -> Recorder:
     connection = upstream.idle() or await upstream.dial(5.0)
     sink = Recorder()
-    connection.send(REQUEST, b"{}", sink, NO_LIMITS)
+    connection.send(REQUEST, b"{}", sink, NO_TIME_LIMITS)
     await asyncio.wait_for(sink.done, 10)
     return sink
 
@@ -126,7 +126,7 @@ def test_answer_and_reuse() -> None:
             assert connection is not None
             assert connection.reused
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
+            connection.send(REQUEST, b"{}", sink, NO_TIME_LIMITS)
             await sink.done
             assert sink.body == b"hello"
 
@@ -250,7 +250,7 @@ def test_silence_is_limited(begin: bytes, kind: FailureKind) -> None:
         async with serving(answering(begin)) as upstream:
             connection = await upstream.dial(5.0)
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink, Limits(5.0, 1.0, 2.0, None))
+            connection.send(REQUEST, b"{}", sink, TimeLimits(5.0, 1.0, 2.0, None))
             while begin and not sink.body:  # noqa: ASYNC110 - the sink has no event to wait for
                 await asyncio.sleep(0.01)
             ticks = 0
@@ -273,7 +273,7 @@ def test_the_whole_exchange_is_limited(begin: bytes) -> None:
         async with serving(answering(begin), clock) as upstream:
             connection = await upstream.dial(5.0)
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink, NO_LIMITS, ends_at=clock.now + 3.0)
+            connection.send(REQUEST, b"{}", sink, NO_TIME_LIMITS, ends_at=clock.now + 3.0)
             clock.now += 2.9
             upstream.tick()
             assert not sink.done.done()
@@ -294,7 +294,7 @@ def test_only_exchanges_without_a_byte_are_given_up() -> None:
             for upstream in (begun, silent):
                 sinks.append(Recorder())
                 connection = await upstream.dial(5.0)
-                connection.send(REQUEST, b"{}", sinks[-1], NO_LIMITS)
+                connection.send(REQUEST, b"{}", sinks[-1], NO_TIME_LIMITS)
             while not sinks[0].body:  # noqa: ASYNC110 - the sink has no event to wait for
                 await asyncio.sleep(0.01)
             for upstream in (begun, silent):
@@ -321,7 +321,7 @@ def test_abort_closes_and_says_nothing() -> None:
         async with serving(script) as upstream:
             connection = await upstream.dial(5.0)
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
+            connection.send(REQUEST, b"{}", sink, NO_TIME_LIMITS)
             await asyncio.sleep(0.05)
             connection.abort()
             await asyncio.wait_for(closed.wait(), 10)
@@ -351,7 +351,7 @@ def test_a_sink_that_fails_still_hears_of_the_end() -> None:
         async with serving(answering(PLAIN)) as upstream:
             connection = await upstream.dial(5.0)
             sink = Broken()
-            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
+            connection.send(REQUEST, b"{}", sink, NO_TIME_LIMITS)
             with pytest.raises(UpstreamFailure):
                 await asyncio.wait_for(sink.done, 10)
 
@@ -372,7 +372,7 @@ def test_a_connection_lost_before_it_is_used_fails_at_once() -> None:
             await asyncio.sleep(0.2)
             assert connection.transport.is_closing()
             sink = Recorder()
-            connection.send(REQUEST, b"{}", sink, NO_LIMITS)
+            connection.send(REQUEST, b"{}", sink, NO_TIME_LIMITS)
             with pytest.raises(UpstreamFailure) as caught:
                 await asyncio.wait_for(sink.done, 5)
             assert caught.value.kind is FailureKind.RESET

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.limits import NO_LIMITS
+from gateway.fleet.time_limits import NO_TIME_LIMITS
 from gateway.fleet.upstream import Connection, Upstream, UpstreamFailure
 from gateway.http.client import Headers, Source
 from gateway.http.dialects.registry import dialect_for
@@ -81,7 +81,7 @@ async def exchange(
         client, CHAT, lambda: 0.0, [], accept, lambda: None, may_retry=False, retry_after=1
     )
     relay.carry(connection)
-    connection.send(b"POST / HTTP/1.1\r\n\r\n", b"", relay, NO_LIMITS)
+    connection.send(b"POST / HTTP/1.1\r\n\r\n", b"", relay, NO_TIME_LIMITS)
     for part in parts:
         if not transport.lost:
             connection.data_received(part)

@@ -11,7 +11,7 @@ from gateway.config import ModelTimeouts, Timeouts
 from gateway.types import WorkClass
 
 
-class Limits(NamedTuple):
+class TimeLimits(NamedTuple):
     """Seconds: to connect, until the first byte of the answer, between two reads of it, and from
     the request's arrival to the answer's end; None for no end."""
 
@@ -21,10 +21,10 @@ class Limits(NamedTuple):
     total: float | None
 
 
-NO_LIMITS = Limits(inf, inf, inf, None)
+NO_TIME_LIMITS = TimeLimits(inf, inf, inf, None)
 
 
-class LimitTable:
+class TimeLimitTable:
     """All limits, worked out once."""
 
     __slots__ = ("_common", "_models")
@@ -36,12 +36,12 @@ class LimitTable:
             for model, changes in timeouts.models.items()
         }
 
-    def of(self, model: str, work_class: WorkClass) -> Limits:
+    def of(self, model: str, work_class: WorkClass) -> TimeLimits:
         return self._models.get(model, self._common)[work_class]
 
 
-def _by_class(timeouts: Timeouts) -> dict[WorkClass, Limits]:
-    decode = Limits(timeouts.connect, timeouts.first_byte, timeouts.idle, timeouts.total)
+def _by_class(timeouts: Timeouts) -> dict[WorkClass, TimeLimits]:
+    decode = TimeLimits(timeouts.connect, timeouts.first_byte, timeouts.idle, timeouts.total)
     prefill = decode._replace(first_byte=timeouts.prefill_first_byte or timeouts.first_byte)
     return {WorkClass.DECODE: decode, WorkClass.PREFILL: prefill}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import KeyLimits
-from gateway.http.limits import WINDOW, KeyUse, Limit, RateLimited
+from gateway.http.quotas import WINDOW, KeyUse, Limit, RateLimited
 
 
 def passes(use: KeyUse, now: float) -> bool:
