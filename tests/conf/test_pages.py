@@ -11,7 +11,8 @@ import yaml
 from gateway.config import Settings, convert
 from gateway.fleet.allow import AllowRule
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 SECURITY = re.findall(r"```yaml\n(.*?)```", (DOCS / "security.md").read_text(), re.DOTALL)
 
 
@@ -19,6 +20,15 @@ SECURITY = re.findall(r"```yaml\n(.*?)```", (DOCS / "security.md").read_text(), 
 def test_what_the_page_on_security_shows_can_be_set(text: str) -> None:
     settings = convert(yaml.safe_load(text), Settings, "docs/security.md")
     AllowRule(settings.admin.allow_backends)
+
+
+def test_the_codes_that_the_page_on_routes_tells_are_given() -> None:
+    _, _, page = (DOCS / "api.md").read_text().partition("## Errors")
+    rows = re.findall(r"^\| [45]\d\d \| (.*?) \|", page, re.MULTILINE)
+    codes = {code for row in rows for code in re.findall(r"`(\w+)`", row)}
+    source = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
+    assert len(codes) > 10
+    assert {code for code in codes if f'"{code}"' not in source} == set()
 
 
 def test_the_page_has_examples() -> None:
