@@ -10,7 +10,7 @@ from gateway.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 DECISIVE = (
-    "gateway/config.py",
+    "gateway/config",
     "gateway/types.py",
     "gateway/estimates",
     "gateway/prefix",
