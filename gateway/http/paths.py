@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 from gateway.config import ConfigError
 
-_METHOD = re.compile(r"(?:(?P<method>[A-Z]+) +)?(?P<path>/\S*)")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_ENTRY = re.compile(rf"(?:(?P<method>{'|'.join(METHODS)}) +)?(?P<path>/\S*)")
 _UNQUOTED = 8
 """How often a path is decoded at most: each hop on the way may do it once more."""
 
@@ -24,11 +25,11 @@ class DeniedPaths:
     def __init__(self, entries: Iterable[str]) -> None:
         patterns: list[str] = []
         for entry in entries:
-            match = _METHOD.fullmatch(entry)
+            match = _ENTRY.fullmatch(entry)
             if match is None:
                 raise ConfigError(
-                    f"server.deny_paths: {entry!r}: expected a path that begins with /, with a"
-                    " method in capitals before it or none",
+                    f"server.deny_paths: {entry!r}: expected a path that begins with /, alone or"
+                    f" after one of {', '.join(METHODS)}",
                     field="server.deny_paths",
                 )
             path = ".*".join(map(re.escape, normalised(match["path"]).split("*")))

@@ -65,7 +65,7 @@ def test_none_denies_nothing() -> None:
     assert ("POST", "/sleep") not in DeniedPaths(())
 
 
-@pytest.mark.parametrize("entry", ["sleep", "", "post /x", "POST", "/a b"])
+@pytest.mark.parametrize("entry", ["sleep", "", "post /x", "PSOT /x", "POST", "/a b"])
 def test_what_is_no_path_is_refused(entry: str) -> None:
     with pytest.raises(ConfigError, match=r"server.deny_paths: "):
         DeniedPaths([entry])
