@@ -19,7 +19,7 @@ from gateway.descriptors import raise_limit
 from gateway.http.server import GatewayProtocol, StrictProtocol
 from gateway.listener import Listener
 from gateway.reload import Reloader
-from gateway.secrets import warn_of_plain
+from gateway.secrets import warn_of_plain, warn_of_weak
 from gateway.sockets import listen
 
 logger = logging.getLogger("prefixgate")
@@ -61,6 +61,7 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
     sockets = listen(settings.server.host, settings.server.port, "server.host, server.port")
     gateway.listen_for_admins()
     gateway.open_logs()
+    warn_of_weak(settings)
     if path is not None:
         warn_of_plain(settings, path)
         gateway.reloader = Reloader(gateway, path, load, check)

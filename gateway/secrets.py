@@ -88,6 +88,17 @@ def warn_of_plain(settings: Settings, path: Path) -> None:
         warn_if_open(path, "secrets in the settings")
 
 
+def warn_of_weak(settings: Settings) -> None:
+    """Warn of a token with every right that can be guessed. Keys and tokens of less are refused."""
+    token = settings.admin.token
+    length = MIN_KEY if token is None else len(reveal(token, "admin.token"))
+    if length < MIN_KEY:
+        logger.warning(
+            "admin.token has %d characters, which can be guessed; `prefixgate hash-key` makes one",
+            length,
+        )
+
+
 def hash_key(key: str) -> str:
     """As settings have it. A plain digest is enough for keys that nobody can guess; it would not
     be for passwords."""

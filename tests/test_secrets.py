@@ -21,7 +21,7 @@ from gateway.config import (
     ServerTls,
     Settings,
 )
-from gateway.secrets import hash_bytes, hash_key, reveal, warn_of_plain
+from gateway.secrets import hash_bytes, hash_key, reveal, warn_of_plain, warn_of_weak
 
 
 def test_a_secret_is_itself_or_where_it_is_kept(
@@ -91,6 +91,16 @@ def test_settings_that_everybody_can_read_are_warned_of_when_they_say_secrets(
             warn_of_plain(plain, file)
             assert f"{file} can be read by everybody" in caplog.text
             assert "t0p-secret" not in caplog.text
+
+
+def test_a_token_that_can_be_guessed_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for admin in (Admin(), Admin(token="sixteen-letters!")):
+            warn_of_weak(Settings(admin=admin))
+        assert caplog.text == ""
+        warn_of_weak(Settings(admin=Admin(token="t0p-secret")))
+    assert "admin.token has 10 characters" in caplog.text
+    assert "t0p-secret" not in caplog.text
 
 
 def test_a_short_key_is_no_key() -> None:
