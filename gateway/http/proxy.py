@@ -138,6 +138,7 @@ class Proxy:
         scope = context.scope
         headers, identity = self._ingress.admit(scope)
         context.headers, context.identity = headers, identity
+        record.client_id = headers.request_id.decode("latin-1")
         if identity is not None:
             record.key = identity.key.name
             identity.reservation = identity.key.use.enter(self._clock())

@@ -18,6 +18,7 @@ class AccessLine(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """When the request arrived, seconds since 1970."""
     id: str
+    client_id: str | None
     model: str
     dialect: str
     stream: bool
@@ -63,6 +64,7 @@ def _line(record: RequestRecord) -> AccessLine:
     return AccessLine(
         time=round(record.arrived_unix, 6),
         id=record.id,
+        client_id=record.client_id or None,
         model=record.model[:MAX_MODEL],
         dialect=record.dialect,
         stream=record.stream,

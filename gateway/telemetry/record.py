@@ -14,7 +14,8 @@ class RequestRecord(msgspec.Struct):
     digests are shown.
 
     Attributes:
-        id: unique across replicas and restarts.
+        id: unique across replicas and restarts; what engines know it by.
+        client_id: what the client calls it (x-request-id); "" without.
         dialect: name of the API it came in by.
         arrived: seconds, on the gateway's clock.
         arrived_unix: the same moment, seconds since 1970.
@@ -52,6 +53,7 @@ class RequestRecord(msgspec.Struct):
 
     id: str
     dialect: str
+    client_id: str = ""
     arrived: float = 0.0
     arrived_unix: float = 0.0
     model: str = ""

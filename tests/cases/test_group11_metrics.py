@@ -395,3 +395,18 @@ def test_X09_the_log_says_the_same(
     good, bad = map(json.loads, log.read_text().splitlines())
     assert good["ttft"] >= 0.3
     assert (bad["ttft"], bad["tpot"]) == (None, None)
+
+
+def test_the_access_log_has_both_names_of_a_request(
+    start_backend: StartBackend, gateway: StartGateway, tmp_path: Path
+) -> None:
+    log, backend = tmp_path / "access.jsonl", start_backend()
+    gw = gateway([backend], log={"access": str(log)})
+    for named in ({"x-request-id": "mine"}, {}):
+        assert gw.post(CHAT.path, CHAT.body(["hello"]), **named).status_code == 200
+    gw.settles_idle()
+    gw.stop()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["client_id"] for line in lines] == ["mine", None]
+    sent = [request.header(b"x-request-id") for request in backend.requests]
+    assert [line["id"].encode() for line in lines] == sent

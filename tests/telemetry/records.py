@@ -18,6 +18,7 @@ def routed(**changes: Any) -> RequestRecord:
     record = RequestRecord(
         id="r-1",
         dialect="openai-chat",
+        client_id="the-clients-own",
         arrived=100.0,
         arrived_unix=1_800_000_000.25,
         model=SERVED,

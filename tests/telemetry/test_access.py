@@ -32,6 +32,7 @@ def test_a_routed_request_becomes_one_line(tmp_path: Path) -> None:
         {
             "time": 1_800_000_000.25,
             "id": "r-1",
+            "client_id": "the-clients-own",
             "model": "served",
             "dialect": "openai-chat",
             "stream": True,
