@@ -10,7 +10,7 @@ from gateway.config import ConfigError, Settings
 logger = logging.getLogger("prefixgate")
 
 OWN = 64
-"""For the listener, logs, probes, and what Python has open."""
+"""That are no connection: the listening socket, logs, probes, what Python has open."""
 
 
 def needed(settings: Settings) -> int:

@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.config import Server
+from gateway.descriptors import OWN
 from gateway.http.client import STATUS_LINES
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import BadHead, Overloaded, RequestError
@@ -29,9 +30,6 @@ LINGER = 2.0
 _LOOKS = 4
 """How often it is looked, while `write_timeout` passes, whether a client takes something."""
 
-_RESERVED = 64
-"""Descriptors that are no connection: the listening socket, logs, probes, the loop's own."""
-
 
 def most_connections(limits: Server) -> int:
     """Client connections at once. Each may need a second descriptor, for a backend."""
@@ -40,7 +38,7 @@ def most_connections(limits: Server) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize
-    return max(_RESERVED, soft - _RESERVED) // 2
+    return max(OWN, soft - OWN) // 2
 
 
 def without_body(answer: bytes, method: str) -> bytes:
@@ -99,7 +97,7 @@ class Guard(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         excess = len(self.connections) - most_connections(self.limits)
-        if excess > _RESERVED // 2:
+        if excess > OWN // 2:
             self.deaf = True
             self._note(_full().code or "")
             self.transport.abort()  # those that read why still hold a descriptor each
