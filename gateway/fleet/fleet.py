@@ -28,7 +28,8 @@ SHORTEST_BUSY = 0.25
 capacity it takes and refuses in turn, and each change concerns every request that waits."""
 
 LAST_OPEN = 1.0
-"""Seconds that a breaker stays open at most while no other backend serves one of its models."""
+"""Seconds that a breaker stays open at most while no other backend takes requests for one of its
+models."""
 MAX_CAUSES = 5
 """Causes that are told to whoever asks for a service that is not there."""
 
@@ -317,8 +318,8 @@ class Fleet:
         self._try_the_last()
 
     def _try_the_last(self) -> None:
-        """Where requests have put out all that serve a model, let the one that has been out longest
-        be tried before its time: nobody is left whom that would hurt."""
+        """Where requests have put out all that serve a model, or all but those that are busy, let the
+        one that has been out longest be tried before its time: that hurts nobody any more."""
         now = self._clock()
         out = [
             backend
@@ -329,7 +330,7 @@ class Fleet:
         ]
         for backend in sorted(out, key=lambda backend: backend.breaker.since):
             waited = now - backend.breaker.since >= LAST_OPEN
-            if waited and not self.models().issuperset(backend.models):
+            if waited and not self._taking().issuperset(backend.models):
                 before = backend.state
                 backend.breaker.try_now()
                 self._breaker_changed(backend, before)
@@ -339,6 +340,15 @@ class Fleet:
         backend = self._backends.get(id)
         if backend is not None:
             self._suspect(backend)
+
+    def _taking(self) -> set[str]:
+        """Models of backends that serve and are not busy."""
+        return {
+            model
+            for backend in self._backends.values()
+            if backend.state is BackendState.HEALTHY and backend.busy is None
+            for model in backend.models
+        }
 
     def probe_failed(self, backend: Backend, cause: str, *, gone: bool = False) -> None:
         """Args:

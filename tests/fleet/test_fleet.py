@@ -539,3 +539,13 @@ def test_where_others_serve_the_time_is_kept(world: World) -> None:
     world.now += 4.9
     world.fleet.tick()
     assert a.breaker.state is BreakerState.OPEN
+
+
+def test_a_busy_one_alone_is_not_enough(world: World) -> None:
+    a, b = world.add("a", "m"), world.add("b", "m")
+    for _ in range(AFTER):
+        world.fleet.report_failure(a.id, "reset")
+    world.now += 1.0
+    world.fleet.report_busy(b.id, retry_after=5.0)
+    world.fleet.tick()
+    assert a.breaker.state is BreakerState.HALF_OPEN
