@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.fleet.access import OPEN, Access
 from gateway.fleet.address import Address
-from gateway.fleet.limits import NO_LIMITS
+from gateway.fleet.time_limits import NO_LIMITS
 from gateway.fleet.upstream import Connection, FailureKind, Headers, Upstream, UpstreamFailure
 
 MAX_BYTES = 8 * 1024 * 1024
