@@ -223,7 +223,8 @@ class Proxy:
         """
         id = continues or named_in(path)
         owner = self._owners.find(id) if id else None
-        if owner is None or any(load.id == owner for load in pool.backends):
+        # One that is busy is avoided, and only until the mark goes: the request waits for it.
+        if owner is None or any(load.id == owner for load in (*pool.backends, *pool.avoided)):
             return owner
         if any(backend.id == owner for backend in self._fleet):
             raise no_backend("The backend that keeps this response is not available.")

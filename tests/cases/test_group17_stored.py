@@ -190,3 +190,18 @@ def test_A07_the_owners_limit_holds(start_backend: StartBackend, gateway: StartG
         holder.close()
         assert waits.answer().status == 200
     gw.settles_idle()
+
+
+def test_A07_an_owner_that_is_avoided_is_waited_for(two: Two) -> None:
+    """Others are asked while it is busy, but they cannot stand in for it here."""
+    gw, keepers = two
+    id = gw.post(RESPONSES.path, RESPONSES.body(["hello"])).json()["id"]
+    owner = owner_of(id, keepers)
+    owner.backend.queued.append(Behaviour(status=429))
+    owner.backend.rule = None
+    follow_up = RESPONSES.body(["more"]) | {"previous_response_id": id}
+    assert gw.post(RESPONSES.path, follow_up).status_code == 429
+    assert gw.metrics().total("prefixgate_backend_busy") == 1
+    before = len(owner.backend.requests)
+    assert gw.post(RESPONSES.path, follow_up).status_code == 200
+    assert len(owner.backend.requests) == before + 1
