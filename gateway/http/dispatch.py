@@ -13,7 +13,7 @@ from gateway.http.body import Bodies
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
-from gateway.http.facts import name_at
+from gateway.http.facts import Facts
 from gateway.http.headers import Headers, without_credentials
 from gateway.http.learning import Learning
 from gateway.http.model_name import renamed
@@ -24,7 +24,7 @@ from gateway.http.verdicts import Verdicts
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.telemetry.metrics import Metrics
-from gateway.types import Clock
+from gateway.types import Chain, Clock
 
 STALE = 1.0
 """Seconds within which a kept connection that was closed meanwhile is noticed, at most."""
@@ -86,11 +86,13 @@ class Dispatcher:
         assert headers is not None
         assert facts is not None
         chain = request.chain
-        if facts.aliased:
-            context.real_model = name_at(facts.aliased, backend)
-            chain = facts.aliased[context.real_model]
-            content_type = headers.content_type.decode("latin-1")
-            context.body = renamed(context.body, content_type, context.real_model)
+        model = facts.prompt.model
+        if facts.aliased or (model and model not in backend.models):
+            name, chain = self._name_at(facts, chain, backend)
+            if name != model or context.real_model:
+                context.real_model = name
+                content_type = headers.content_type.decode("latin-1")
+                context.body = renamed(context.body, content_type, name)
         if chain:
             context.booking = self._index.book(backend.id, chain)
 
@@ -129,6 +131,20 @@ class Dispatcher:
             return failure
         self._verdicts.ended(context, lease, relay.failure)
         return None
+
+    def _name_at(self, facts: Facts, chain: Chain, backend: Backend) -> tuple[str, Chain]:
+        """What a backend calls a request's model, and the prompt's chain under that name."""
+        model, models = facts.prompt.model, backend.models
+        read = facts.aliased or {model: chain}
+        for name in read:
+            if name in models:
+                return name, read[name]
+        # The aliases have changed while it waited. There is no chain under a name that they did
+        # not have when the prompt was read.
+        for name in self._fleet.aliases.names(model) or (model,):
+            if name in models:
+                return name, b""
+        return next(iter(read.items()))
 
     def _keeper(self, backend: Backend) -> Stored:
         """Takes the ids of what a backend keeps."""

@@ -386,3 +386,35 @@ def _waits(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "before", "after"),
+    [
+        ("small", {"small": ["m1"]}, {"small": ["m2"]}),
+        ("m2", {"m2": ["m1"]}, {}),
+        ("m1", {}, {"m1": ["m2"]}),
+    ],
+    ids=["another model", "no longer an alias", "an alias from now on"],
+)
+def test_a_waiting_request_is_sent_under_a_name_that_its_backend_knows(
+    start_backend: StartBackend,
+    gateway: StartGateway,
+    model: str,
+    before: dict[str, list[str]],
+    after: dict[str, list[str]],
+) -> None:
+    first, second = start_backend("m1"), start_backend("m2")
+    one = {"max_requests": 1}
+    gw = gateway([first, second], models=before, scheduling={"decode": one, "prefill": one})
+    first.behave(silent_after=1)
+    with gw.client() as holder, gw.client() as waits:
+        holder.request(CHAT.path, {**CHAT.stream(), "model": model})
+        holder.events(1)
+        waits.request(CHAT.path, {**CHAT.body(["waits"]), "model": model})
+        gw.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == 1)
+        file = ConfigFile(gw)
+        file.set("models", after)
+        file.reload()
+        assert waits.answer().status == 200
+    assert [request.json["model"] for request in second.requests] == ["m2"]
