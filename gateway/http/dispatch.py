@@ -162,10 +162,8 @@ class Dispatcher:
         limits, ends_at = context.limits, context.ends_at
         while True:
             if connection is None:
-                now = self._clock()
-                if now >= ends_at:
-                    raise UpstreamFailure(FailureKind.TOTAL_TIMEOUT)
-                connection = await _dial(upstream, min(limits.connect, ends_at - now), relay)
+                left = ends_at - self._clock()
+                connection = await _dial(upstream, limits.connect, left, relay)
             if relay.cancelled:
                 upstream.park(connection)
                 raise ClientGone
@@ -209,20 +207,29 @@ class Dispatcher:
         return added
 
 
-async def _dial(upstream: Upstream, limit: float, relay: Relay) -> Connection:
+async def _dial(upstream: Upstream, limit: float, left: float, relay: Relay) -> Connection:
     """A new connection, unless the client leaves first.
 
     Args:
         limit: seconds that it may take.
+        left: seconds that the request has.
 
     Raises:
         UpstreamFailure: there is none to be had.
         ClientGone: the client did not wait. The connection is kept for others once it is there.
     """
-    dialling = asyncio.ensure_future(upstream.dial(limit))
+    if left <= 0:
+        raise UpstreamFailure(FailureKind.TOTAL_TIMEOUT)
+    dialling = asyncio.ensure_future(upstream.dial(min(limit, left)))
     await asyncio.wait((dialling, relay.done), return_when=asyncio.FIRST_COMPLETED)
     if dialling.done():
-        return dialling.result()
+        try:
+            return dialling.result()
+        except UpstreamFailure as failure:
+            if failure.kind is FailureKind.CONNECT_TIMEOUT and left < limit:
+                # It was the request that had no more time, not the backend that took too long.
+                raise UpstreamFailure(FailureKind.TOTAL_TIMEOUT) from None
+            raise
     dialling.add_done_callback(lambda dialled: _keep(upstream, dialled))
     raise ClientGone
 

@@ -51,7 +51,7 @@ class Blame(StrEnum):
     BACKEND_IF_SERVED = "backend, once another one serves the request"
     """Where all fail alike it may well be the request, which must not put out the whole fleet."""
     ASKED = "nobody; the backend is asked again what it serves"
-    BACKEND_IF_SILENT = "backend, if no byte of the answer had come"
+    BACKEND_IF_SILENT = "backend, if it had most of the time and sent no byte of the answer"
     AVOIDED = "backend, which is avoided for a while"
     """It is busy, not broken: its breaker does not hear of it."""
 

@@ -51,7 +51,9 @@ class Verdicts:
         elif blame is Blame.BACKEND_IF_SERVED:
             suspect = Suspect(id, f"status {relay.status}", lease.granted_at, lease.trial)
             context.suspects = (*context.suspects, suspect)
-        elif blame is Blame.BACKEND or (blame is Blame.BACKEND_IF_SILENT and not relay.status):
+        elif blame is Blame.BACKEND or (
+            blame is Blame.BACKEND_IF_SILENT and not relay.status and _had_time(context, lease)
+        ):
             assert broken is not None
             self._fleet.report_failure(
                 id,
@@ -60,3 +62,10 @@ class Verdicts:
                 sent_at=lease.granted_at,
                 trial=lease.trial,
             )
+
+
+def _had_time(context: RequestContext, lease: Lease) -> bool:
+    """Whether most of a request's time was the backend's. What waits in queues, or was elsewhere
+    before, leaves the next backend a moment in which none could answer."""
+    ends_at = context.ends_at
+    return ends_at - lease.granted_at >= lease.granted_at - context.record.arrived

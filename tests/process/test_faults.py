@@ -10,6 +10,7 @@ import time
 from tests.conftest import StartBackend, StartGateway
 from tests.harness.behaviour import Behaviour
 from tests.harness.routes import CHAT
+from tests.process.full_listener import FullListener
 
 SLOW_PROBES = {"interval": 600.0}
 
@@ -131,3 +132,48 @@ def test_leaving_after_a_refusal_disturbs_nobody(
         for leaver in leavers:
             leaver.join()
     gw.settles_idle()
+
+
+def test_a_backend_that_got_the_end_of_a_requests_time_is_not_to_blame(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    """Whoever waits long here leaves the backend no time in which it could have answered."""
+    backend = start_backend()
+    one = {"max_requests": 1}
+    gw = gateway(
+        [backend],
+        scheduling={"decode": one, "prefill": one},
+        timeouts={"total": 2.0},
+        breaker={"failures": 1},
+        health=SLOW_PROBES,
+    )
+    backend.behave(ttft=1.5)
+    with gw.client() as first, gw.client() as second:
+        first.request(CHAT.path, CHAT.body(["first"]))
+        backend.wait_requests(1)
+        second.request(CHAT.path, CHAT.body(["second"]))
+        assert (first.answer().status, second.answer().status) == (200, 504)
+    assert gw.metrics().total("prefixgate_upstream_errors_total", kind="total_timeout") == 1
+    assert gw.metrics().total("prefixgate_backend_breaker_failures") == 0
+
+
+def test_a_backend_that_nothing_was_sent_to_is_not_to_blame(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    """Connecting to another one took all of the request's time."""
+    good, full = start_backend(), start_backend()
+    gw = gateway(
+        [good, full],
+        entry={"models": ["m"]},
+        policy={"name": "round_robin"},
+        timeouts={"total": 1.0},
+        health={"probes": False},
+    )
+    full.stop()
+    with FullListener(full.port):
+        statuses = {gw.post(CHAT.path, CHAT.body(["hello"])).status_code for _ in range(2)}
+    assert statuses == {200, 504}
+    failures = gw.metrics().by("prefixgate_upstream_errors_total", "kind")
+    assert failures == {"total_timeout": 1}
+    blamed = gw.metrics().by("prefixgate_backend_breaker_failures", "backend")
+    assert blamed == {gw.backend_id(full.url): 1}
