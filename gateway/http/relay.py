@@ -21,6 +21,7 @@ from gateway.fleet.upstream import TICK, FailureKind, Headers, UpstreamFailure
 from gateway.http.client import Client
 from gateway.http.dialects.base import Dialect, Usage
 from gateway.http.dialects.errors import error_message, lacks_model
+from gateway.http.dialects.usage import usage_at_end
 from gateway.http.errors import RequestError
 from gateway.http.failures import (
     BROKEN,
@@ -42,6 +43,10 @@ MAX_IN_STREAM = 4 * 1024 * 1024
 """Bytes of an answer that is no stream, where comments have opened one: it becomes one event."""
 MAX_INFLATED = 16 * 1024 * 1024
 """Bytes that one read of a compressed stream may grow to."""
+MAX_READ = 4 * 1024 * 1024
+"""Bytes that a whole compressed answer may grow to, for what is read of it."""
+LAST_BYTES = 16 * 1024
+"""Of an answer that is no stream and too large to be held: engines tell their counts at its end."""
 TAIL = 5.0
 """Seconds that a backend has to end a stream whose client left after its last event."""
 _COMMENT = b": waiting\n\n"
@@ -101,6 +106,7 @@ class Relay:
         "_head",
         "_held",
         "_held_bytes",
+        "_last",
         "_lively",
         "_may_retry",
         "_on_accepted",
@@ -159,6 +165,7 @@ class Relay:
         self._head: ResponseHeaders | None = None
         self._held: list[bytes] | None = None
         self._held_bytes = 0
+        self._last = b""
         self._decoder: zlib._Decompress | None = None
         self._recode = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -282,6 +289,8 @@ class Relay:
         if self.opened and not (ok and head.content_type.startswith(self._dialect.stream_type)):
             self.unbegun = False
             self._held = [first]
+            if ok:
+                self._on_accepted()
             return
         if head.content_type.startswith(self._dialect.stream_type):
             self._begin_stream(head, ok)
@@ -311,7 +320,12 @@ class Relay:
             self._held = [first]
             self._held_bytes = len(first)
         else:
+            self._keep_last(first)
             self._start(length, first)
+
+    def _keep_last(self, data: bytes) -> None:
+        size = len(data)
+        self._last = data[-LAST_BYTES:] if size >= LAST_BYTES else (self._last + data)[-LAST_BYTES:]
 
     def _begin_stream(self, head: ResponseHeaders, ok: bool) -> None:
         if not head.cache_control:
@@ -354,7 +368,9 @@ class Relay:
                 return
             if self._decoder is not None:
                 data = self._read(data)
-            elif self.scanner is not None and self.scanner.feed(data):
+            elif self.scanner is None:
+                self._keep_last(data)
+            elif self.scanner.feed(data):
                 self._first_content()
             if data:
                 self._client.write(data)
@@ -366,10 +382,12 @@ class Relay:
         if self._held_bytes > HOLD_BYTES and not self.opened:
             self._may_retry = False
             self._held = None
+            body = b"".join(held)
             if self.scanner is not None:
-                self._start(None, b"".join(held))
+                self._start(None, body)
             else:
-                self._start(self._length(), b"".join(held))
+                self._keep_last(body)
+                self._start(self._length(), body)
         elif self._held_bytes > MAX_IN_STREAM:
             self._held = None
             if self._carrier is not None:
@@ -397,7 +415,7 @@ class Relay:
         scanner = self.scanner
         if self._held is not None:
             if self.status == 404:
-                self.lacks_model = lacks_model(b"".join(self._held))
+                self.lacks_model = lacks_model(self._inflated(b"".join(self._held)))
             failure = self.refusal
             if (
                 self._may_retry
@@ -411,7 +429,7 @@ class Relay:
             body = b"".join(self._held)
             self._held = None
             if 200 <= self.status < 300:
-                self.usage = self._dialect.usage(body)
+                self.usage = self._dialect.usage(self._inflated(body))
             self._send(body)
         elif scanner is not None:
             between = scanner.at_boundary
@@ -426,6 +444,8 @@ class Relay:
                 return
             if self._waiting:
                 self._start(None, b"")
+        elif 200 <= self.status < 300:
+            self.usage = usage_at_end(self._last, self._dialect.usage)
         client.end()
         self._settle()
 
@@ -453,13 +473,16 @@ class Relay:
             # HEAD: a length and no body
             self._start(len(body) or self._length(), body)
         elif 200 <= self.status < 300:
+            self._note_stored(body)
+            body = self._inflated(body)  # the stream that it becomes part of is plain
             self._client.write(b"data: %b\n\n" % body.replace(b"\n", b"\ndata: "))
         else:
             # The status is out; what it meant comes as an event.
             self._client.write(
                 self._dialect.error_event(
                     self.status,
-                    error_message(body) or f"The backend answered with status {self.status}.",
+                    error_message(self._inflated(body))
+                    or f"The backend answered with status {self.status}.",
                     type="upstream_error",
                 )
             )
@@ -505,16 +528,31 @@ class Relay:
     def _start(self, length: int | None, body: bytes) -> None:
         head = self._head
         assert head is not None
-        if self._stored is not None and self.scanner is None and 200 <= self.status < 300:
-            id = stored_id(body)
-            if id is not None:
-                self._stored(id)
+        if self.scanner is None and 200 <= self.status < 300:
+            self._note_stored(body)
         if self.opened:
             self.opened = False  # from here on the stream is the backend's
             if body:
                 self._client.write(body)
             return
         self._client.start(self.status, head.forward + self._extra, length, body)
+
+    def _note_stored(self, body: bytes) -> None:
+        """See under which id the backend keeps an answer that is no stream."""
+        if self._stored is not None:
+            id = stored_id(self._inflated(body))
+            if id is not None:
+                self._stored(id)
+
+    def _inflated(self, body: bytes) -> bytes:
+        """An answer that is no stream, or its beginning, as it can be read here."""
+        head = self._head
+        if head is None or head.content_encoding not in _COMPRESSED:
+            return body
+        try:
+            return zlib.decompressobj(wbits=47).decompress(body, MAX_READ)
+        except zlib.error:
+            return b""
 
     def _settle(self) -> None:
         self._client.source = None

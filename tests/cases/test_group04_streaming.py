@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 import zlib
@@ -406,6 +407,24 @@ def test_S09_no_comments_in_other_answers(
     assert answer.status_code == status
     assert answer.text.startswith("{")
     assert answer.json()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_S09_a_whole_answer_after_a_comment_is_an_event(
+    pinging: GatewayProcess, backend: FakeBackend, packed: bool
+) -> None:
+    body = b'{"object":"chat.completion","choices":[]}'
+    headers = (("content-encoding", "gzip"),) if packed else ()
+    sent = gzip.compress(body) if packed else body
+    backend.behave(ttft=2.5 * PING, body=sent, headers=headers)
+    prompt = text(f"S09 {packed}", 20_000)
+    with pinging.client() as client:
+        stream = client.exchange(
+            CHAT.path, CHAT.stream([prompt]), headers=[("accept-encoding", "gzip")]
+        ).stream
+    assert [event.data.encode() for event in stream.events] == [body]
+    # The backend has taken the prompt, whatever its answer looks like.
+    assert pinging.explain(CHAT.path, CHAT.body([prompt])).matched_tokens > 0
 
 
 def test_S09_leaving_between_comments(pinging: GatewayProcess, backend: FakeBackend) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.secrets import hash_key
 from tests.conftest import StartBackend, StartGateway
-from tests.harness.behaviour import Cut
+from tests.harness.behaviour import Cut, Framing
 from tests.harness.gateway_process import GatewayProcess
 from tests.harness.raw import RawClient
 from tests.harness.routes import CHAT, EMBEDDINGS, Json, text
@@ -155,6 +155,27 @@ def test_Q11_what_was_served_costs_what_the_engine_says(
     backend.behave(body=json.dumps({"usage": {"prompt_tokens": 7, "total_tokens": 7}}).encode())
     gw.http.post(EMBEDDINGS.path, json=EMBEDDINGS.body(["x"]), headers=ONE)
     settled(gw, 247)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"texts": ("x" * 400_000,)},
+        {"texts": ("x" * 400_000,), "pieces": 50},
+        {"texts": ("x" * 300_000,), "framing": Framing.CHUNKED, "pieces": 3},
+        {"gzip": True},
+    ],
+    ids=["too large to hold", "in pieces", "of a size not known", "compressed"],
+)
+def test_Q11_whole_answers_that_are_only_passed_on_cost_what_the_engine_says(
+    start_backend: StartBackend, gateway: StartGateway, how: dict[str, Any]
+) -> None:
+    backend = start_backend()
+    gw = gateway([backend], auth=auth())
+    backend.behave(**how)
+    told = ask(gw).json()["usage"]
+    assert told["completion_tokens"] > 0
+    settled(gw, told["total_tokens"])
 
 
 def test_Q11_a_limit_is_answered_with_429_and_when_to_come_again(

@@ -118,6 +118,16 @@ def test_A07_answers_too_large_to_be_held_count_too(two: Two) -> None:
         assert gw.http.get(f"/v1/responses/{id}").status_code == 200
 
 
+def test_A07_compressed_answers_count_too(two: Two) -> None:
+    gw, keepers = two
+    for keeper in keepers:
+        keeper.backend.behave(gzip=True)
+    for number in range(4):
+        body = RESPONSES.body([text(f"A07 compressed {number}", 200)])
+        id = gw.post(RESPONSES.path, body).json()["id"]
+        assert gw.http.get(f"/v1/responses/{id}").status_code == 200
+
+
 def test_A07_explain_names_the_owner_alone(two: Two) -> None:
     gw, keepers = two
     id = gw.post(RESPONSES.path, RESPONSES.body(["hello"])).json()["id"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +129,29 @@ def native_usage(body: bytes) -> Usage | None:
         return read_usage(found.usage)
     prompt, output, cached = map(_count, counts)
     return None if prompt is output is cached is None else Usage(prompt, output, cached)
+
+
+_COUNTS = re.compile(r'"(usage|meta_info|timings|details)"\s*:\s*(?=\{)')
+_read_object = json.JSONDecoder().raw_decode
+
+
+def usage_at_end(end: bytes, usage: Callable[[bytes], Usage | None]) -> Usage | None:
+    """The counts in the end of an answer whose beginning is not there any more; None when there are
+    none to read.
+
+    Args:
+        usage: reads them of a whole answer.
+    """
+    text = end.decode("utf-8", "replace")
+    for found in reversed(list(_COUNTS.finditer(text))):
+        try:
+            counts, _ = _read_object(text, found.end())
+        except (ValueError, RecursionError):
+            continue
+        read = usage(msgspec.json.encode({found[1]: counts}))
+        if read is not None:
+            return read
+    return None
 
 
 def _count(value: object) -> int | None:
