@@ -101,6 +101,7 @@ class Connection(asyncio.Protocol):
         "_sink",
         "_until_close",
         "_upstream",
+        "begun",
         "ends_at",
         "got_bytes",
         "head_seen",
@@ -129,6 +130,7 @@ class Connection(asyncio.Protocol):
         self.reused = False
         self.got_bytes = False
         self.head_seen = False
+        self.begun = False
         self.seen = False
         self.quiet = 0.0
         self.idle_since = 0.0
@@ -156,7 +158,7 @@ class Connection(asyncio.Protocol):
         self._sink = sink
         self.limits = limits
         self.ends_at = ends_at
-        self._complete = self._until_close = self.got_bytes = self.head_seen = False
+        self._complete = self._until_close = self.got_bytes = self.head_seen = self.begun = False
         self._head_only = head_only
         self._head = None
         self._head_bytes = 0
@@ -282,6 +284,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         if self.head_seen and not self._complete:
+            self.begun = True
             self._pieces.append(data)
 
     def on_message_complete(self) -> None:
@@ -335,7 +338,7 @@ class Connection(asyncio.Protocol):
             sink.on_failure(UpstreamFailure(kind, detail))
 
     def give_up(self) -> None:
-        """Fail the exchange, of which no byte has come: nothing will."""
+        """Fail the exchange, which has not begun: it will not."""
         self._fail(FailureKind.HUNG)
 
     def tick(self, now: float) -> None:
@@ -348,7 +351,7 @@ class Connection(asyncio.Protocol):
             self.quiet = 0.0
             return
         self.quiet += TICK
-        if self.got_bytes:
+        if self.begun:
             if self.quiet >= self.limits.idle:
                 self._fail(FailureKind.IDLE_TIMEOUT)
         elif self.quiet >= self.limits.first_byte:
@@ -478,9 +481,9 @@ class Upstream:
             self._idle.popleft().transport.abort()
 
     def give_up(self) -> None:
-        """Fail the exchanges of which no byte has come."""
+        """Fail the exchanges that have not begun."""
         for connection in list(self.busy):
-            if not connection.got_bytes:
+            if not connection.begun:
                 connection.give_up()
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class Verdicts:
             suspect = Suspect(id, f"status {relay.status}", lease.granted_at, lease.trial)
             context.suspects = (*context.suspects, suspect)
         elif blame is Blame.BACKEND or (
-            blame is Blame.BACKEND_IF_SILENT and not relay.status and _had_time(context, lease)
+            blame is Blame.BACKEND_IF_SILENT and relay.unbegun and _had_time(context, lease)
         ):
             assert broken is not None
             self._fleet.report_failure(

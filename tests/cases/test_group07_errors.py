@@ -479,6 +479,54 @@ def test_E10_what_waits_at_a_backend_that_probes_find_hung_goes_elsewhere(
     gw.settles_idle()
 
 
+# vLLM sends a stream's head at once: that is no sign of work, and no beginning of an answer.
+
+
+@pytest.mark.parametrize("limit", ["first_byte", "total"])
+def test_E10_a_streams_head_is_not_its_first_byte(
+    start_backend: StartBackend, gateway: StartGateway, limit: str
+) -> None:
+    hung, good = start_backend(), start_backend()
+    gw = gateway([hung, good], health=QUIET, timeouts={limit: 1.0, "idle": 30.0}, policy=TURNS)
+    hung.behave(early_head=True, ttft=60.0)
+    statuses = set()
+    for _ in range(2):
+        with gw.client() as client:
+            statuses.add(client.exchange(CHAT.path, CHAT.stream()).status)
+    assert statuses == {200, 504}
+    metrics = gw.metrics()
+    assert metrics.by("prefixgate_upstream_errors_total", "kind") == {f"{limit}_timeout": 1}
+    blamed = metrics.by("prefixgate_backend_breaker_failures", "backend")
+    assert blamed == {gw.backend_id(hung.url): 1}
+
+
+def test_E10_silence_before_the_first_byte_is_not_silence_between_bytes(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    backend = start_backend()
+    gw = gateway([backend], timeouts={"idle": 0.5, "first_byte": 30.0})
+    backend.behave(early_head=True, ttft=2.0)
+    with gw.client() as client:
+        answer = client.exchange(CHAT.path, CHAT.stream())
+    assert answer.stream.done
+    assert not answer.stream.errors
+
+
+def test_E10_streams_with_a_head_leave_a_hung_backend_too(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    hung, good = start_backend(), start_backend()
+    gw = gateway([hung, good], health={"interval": 0.3, "timeout": 0.3}, policy=TURNS)
+    hung.behave(early_head=True, ttft=60.0)
+    with gw.client() as one, gw.client() as two:
+        for client in (one, two):
+            client.request(CHAT.path, CHAT.stream())
+        hung.wait_requests(1)
+        hung.health = Health.HANG
+        assert all(client.answer().stream.done for client in (one, two))
+    assert gw.metrics().by("prefixgate_upstream_errors_total", "kind") == {"hung": 1}
+
+
 def test_E10_a_backend_at_work_is_left_to_it(
     start_backend: StartBackend, gateway: StartGateway
 ) -> None:
