@@ -33,9 +33,12 @@ def renamed(body: bytes, content_type: str, name: str) -> bytes:
         Malformed: the model is there in a way that it cannot be told where.
     """
     if is_form(content_type):
-        for field, value in form_fields(body, content_type):
-            if field == b"model":
-                return b"%b%b%b" % (body[: value.start], name.encode(), body[value.stop :])
+        fields = list(form_fields(body, content_type))
+        values = [value for field, value in fields if field == b"model"]
+        for value in reversed(values):
+            body = b"%b%b%b" % (body[: value.start], name.encode(), body[value.stop :])
+        if values:
+            return body
     else:
         current = _model_in(body)
         if current == name:

@@ -1,6 +1,7 @@
 """Every other path: forwarded as it is. Only the model is looked for, so that load is counted.
 
-Nothing is refused here. A body without a model that can be found gives the model "".
+Nothing is refused here but a form that says two things at once. A body without a model that can be
+found gives the model "".
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gateway.http.dialects.errors import AnthropicErrors, OpenAIErrors
 from gateway.http.dialects.form import form_fields, is_form
 from gateway.http.dialects.transfer import Transfers, transfer_in
 from gateway.http.dialects.usage import Usage, usage_in
+from gateway.http.errors import Malformed
 from gateway.http.sse import UNKNOWN, StreamScanner
 from gateway.http.stored import Stored
 from gateway.types import Prompt
@@ -46,7 +48,15 @@ class PassThrough(OpenAIErrors):
     def parse(self, body: bytes, content_type: str) -> Prompt:
         # Some routes read JSON whatever the type says.
         if is_form(content_type) and body.startswith(b"--"):
-            fields = {name: body[value] for name, value in form_fields(body, content_type)}
+            fields: dict[bytes, bytes] = {}
+            for name, value in form_fields(body, content_type):
+                if fields.setdefault(name, body[value]) != body[value]:
+                    # Some engines go by the first one, some by the last.
+                    raise Malformed(
+                        f"The form names more than one {name.decode()}.",
+                        code="invalid_form",
+                        param=name.decode(),
+                    )
             named: Any = fields.get(b"model", b"").decode("utf-8", "replace")
             stream = fields.get(b"stream", b"").strip().lower() in (b"true", b"1")
             transfer, priority = "", None

@@ -14,6 +14,7 @@ from gateway.http.dialects.base import BadRequest
 from gateway.http.dialects.key import MEDIA_BYTES
 from gateway.http.dialects.registry import NAMES, dialect_for
 from gateway.http.dialects.usage import Usage
+from gateway.http.errors import Malformed
 from gateway.http.sse import StreamScanner
 from gateway.types import Prompt
 
@@ -412,6 +413,40 @@ def test_multipart_small_form_with_other_fields() -> None:
     body = form(('name="prompt"', b"model"), ("name=model", b"whisper"), ('name="x"', b""))
     prompt = parse("/v1/audio/transcriptions", body, "multipart/form-data; boundary=xYz")
     assert (prompt.model, prompt.stream) == ("whisper", False)
+
+
+ALLOWED, OTHER = ('name="model"', b"allowed"), ('name = "model"', b"other")
+HIDING = (
+    'name="file"; filename="b"',
+    b'x--xYz\r\ncontent-disposition: form-data; name="stream"\r\n--xYz\r\n' * 2,
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [ALLOWED, OTHER],
+        [ALLOWED, FILE, OTHER, FILE],
+        [FILE, OTHER, FILE, ALLOWED],
+        [ALLOWED, HIDING, OTHER],
+    ],
+    ids=["at once", "in the middle", "before", "behind what looks like fields"],
+)
+def test_a_form_that_names_two_models_is_refused(fields: list[tuple[str, bytes]]) -> None:
+    # Which one counts is the engine's choice, so a key's models would hold for neither.
+    with pytest.raises(Malformed, match="more than one model"):
+        parse("/v1/audio/transcriptions", form(*fields), "multipart/form-data; boundary=xYz")
+
+
+def test_a_model_that_is_named_twice_alike_is_one() -> None:
+    prompt = parse("/v1/x", form(ALLOWED, FILE, ALLOWED), "multipart/form-data; boundary=xYz")
+    assert prompt.model == "allowed"
+
+
+def test_a_form_of_too_many_parts_is_refused() -> None:
+    body = form(*[('name="x"', b"")] * 1001)
+    with pytest.raises(Malformed, match="1000 parts"):
+        parse("/v1/x", body, "multipart/form-data; boundary=xYz")
 
 
 def test_a_file_is_not_a_field() -> None:
