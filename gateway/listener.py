@@ -15,11 +15,12 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from gateway.app import Gateway
-from gateway.sockets import url_of
+from gateway.sockets import BACKLOG, url_of
 
 logger = logging.getLogger("prefixgate")
 
@@ -72,10 +73,29 @@ class Listener(uvicorn.Server):
                 signal.signal(each, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        scheme = "https" if self.config.is_ssl else "http"
+        await super().startup([])
+        loop = asyncio.get_running_loop()
+        # uvicorn's own would leave a connection a minute for its handshake.
+        tls = self.config.ssl
+        handshake = None if tls is None else self._gateway.settings.server.head_timeout
         for sock in sockets or ():
-            logger.info("listening on %s, process %d", url_of(sock, scheme), os.getpid())
+            server = await loop.create_server(
+                self._protocol,
+                sock=sock,
+                ssl=tls,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=handshake,
+            )
+            self.servers.append(server)
+            shown = url_of(sock, "https" if tls else "http")
+            logger.info("listening on %s, process %d", shown, os.getpid())
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         settings, state = self._gateway.settings.server, self.server_state

@@ -109,6 +109,9 @@ class Prober:
             try:
                 facts = await self._look(backend, pages)
             except NoPage as failure:
+                if failure.ours:
+                    logger.warning("backend %s is not probed: %s", backend.id, failure)
+                    return
                 self._fleet.probe_failed(backend, str(failure), gone=failure.refused)
             except Exception as error:
                 logger.exception("probing backend %s failed inside the gateway", backend.id)

@@ -15,8 +15,15 @@ import msgspec
 
 from gateway.fleet.access import OPEN, Access
 from gateway.fleet.address import Address
-from gateway.fleet.time_limits import NO_LIMITS
-from gateway.fleet.upstream import Connection, FailureKind, Headers, Upstream, UpstreamFailure
+from gateway.fleet.time_limits import NO_TIME_LIMITS
+from gateway.fleet.upstream import (
+    Connection,
+    FailureKind,
+    Headers,
+    OutOfDescriptors,
+    Upstream,
+    UpstreamFailure,
+)
 
 MAX_BYTES = 8 * 1024 * 1024
 """A metrics page of a large engine has a few hundred kB."""
@@ -32,11 +39,13 @@ class NoPage(Exception):
 
     Attributes:
         refused: nothing listens at the address: the engine's process is gone.
+        ours: it could not even be asked for, which says nothing of the engine.
     """
 
-    def __init__(self, cause: str, *, refused: bool = False) -> None:
+    def __init__(self, cause: str, *, refused: bool = False, ours: bool = False) -> None:
         super().__init__(cause)
         self.refused = refused
+        self.ours = ours
 
 
 @dataclass(slots=True, frozen=True)
@@ -91,10 +100,12 @@ class PageReader:
         try:
             async with asyncio.timeout(self._timeout):
                 connection = await upstream.dial(self._timeout)
-                connection.send(self._head(path), b"", answer, NO_LIMITS)
+                connection.send(self._head(path), b"", answer, NO_TIME_LIMITS)
                 await answer.done
         except TimeoutError:
             raise NoPage(f"GET {path}: no answer within {self._timeout:g} s") from None
+        except OutOfDescriptors:
+            raise NoPage(f"GET {path}: the gateway has no descriptor left", ours=True) from None
         except _TooLarge:
             raise NoPage(f"GET {path}: more than {MAX_BYTES} bytes") from None
         except UpstreamFailure as failure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections import deque
@@ -30,6 +31,8 @@ Headers = list[tuple[bytes, bytes]]
 IDLE_SECONDS = 4.0
 """vLLM, SGLang and uvicorn close idle connections after 5 s; ours must be gone before."""
 MAX_HEAD = 256 * 1024
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of a process, or a machine, that can open no more connections."""
 TICK = 0.25
 """How often limits are looked at. A limit strikes at most this much late."""
 
@@ -63,6 +66,10 @@ class UpstreamFailure(Exception):
     def __init__(self, kind: FailureKind, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else str(kind))
         self.kind = kind
+
+
+class OutOfDescriptors(Exception):
+    """A connection could not even be tried, which is no backend's fault."""
 
 
 class Sink(Protocol):
@@ -413,6 +420,7 @@ class Upstream:
 
         Raises:
             UpstreamFailure: CONNECT, with its cause, or CONNECT_TIMEOUT.
+            OutOfDescriptors: it could not be tried.
         """
         try:
             async with asyncio.timeout(limit):
@@ -420,6 +428,8 @@ class Upstream:
         except TimeoutError:
             raise UpstreamFailure(FailureKind.CONNECT_TIMEOUT) from None
         except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                raise OutOfDescriptors from None
             raise UpstreamFailure(
                 FailureKind.CONNECT, error.strerror or type(error).__name__
             ) from error

@@ -8,11 +8,18 @@ from collections.abc import Mapping
 
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
+from gateway.fleet.upstream import (
+    Connection,
+    FailureKind,
+    OutOfDescriptors,
+    Upstream,
+    UpstreamFailure,
+)
 from gateway.http.body import Bodies
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
+from gateway.http.errors import NoDescriptors
 from gateway.http.facts import Facts
 from gateway.http.headers import Headers, without_credentials
 from gateway.http.learning import Learning
@@ -77,6 +84,7 @@ class Dispatcher:
         Raises:
             UnknownBackend: it was removed between the grant and now.
             ClientGone: the client left while the connection was made.
+        NoDescriptors: the gateway can make no more connections.
             Malformed: the model's name at this backend cannot be written into the body.
         """
         context.phase = "connect"
@@ -216,6 +224,7 @@ async def _dial(upstream: Upstream, limit: float, left: float, relay: Relay) -> 
 
     Raises:
         UpstreamFailure: there is none to be had.
+        NoDescriptors: it cannot be tried.
         ClientGone: the client did not wait. The connection is kept for others once it is there.
     """
     if left <= 0:
@@ -225,6 +234,8 @@ async def _dial(upstream: Upstream, limit: float, left: float, relay: Relay) -> 
     if dialling.done():
         try:
             return dialling.result()
+        except OutOfDescriptors:
+            raise NoDescriptors from None
         except UpstreamFailure as failure:
             if failure.kind is FailureKind.CONNECT_TIMEOUT and left < limit:
                 # It was the request that had no more time, not the backend that took too long.

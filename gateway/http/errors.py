@@ -144,6 +144,16 @@ class Overloaded(RequestError):
         self.status = status
 
 
+class NoDescriptors(Overloaded):
+    def __init__(self) -> None:
+        super().__init__(
+            "The gateway has as many connections open as it can.",
+            status=503,
+            code="no_descriptors",
+            retry_after=1,
+        )
+
+
 class BodiesFull(Overloaded):
     close = True
 

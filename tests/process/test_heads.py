@@ -294,6 +294,27 @@ def test_descriptors_that_run_out_are_survived(gateway: StartGateway, backend: F
             status = client.exchange("/live", method="GET").status
 
 
+def test_descriptors_that_run_out_are_no_backends_fault(
+    gateway: StartGateway, backend: FakeBackend
+) -> None:
+    gw = gateway([backend], breaker={"failures": 1}, health={"interval": 0.2, "unhealthy_after": 1})
+    with gw.client() as client:
+        assert client.exchange("/live", method="GET").status == 200
+        _, hard = resource.prlimit(gw.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(gw.pid, resource.RLIMIT_NOFILE, (4, hard))
+        deadline = time.monotonic() + 10
+        while "is not probed" not in gw.log:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        answer = client.exchange(CHAT.path, BODY)
+        assert (answer.status, answer.json["error"]["code"]) == (503, "no_descriptors")
+        assert answer.header("retry-after") == "1"
+        resource.prlimit(gw.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert client.exchange(CHAT.path, BODY).status == 200
+    assert gw.metrics().total("prefixgate_backend_ejections_total") == 0
+    gw.settles_idle()
+
+
 def cpu_ticks(pid: int) -> int:
     """Of 100 a second."""
     with open(f"/proc/{pid}/stat") as stat:

@@ -71,6 +71,21 @@ def test_answers_and_streams_are_whole(served: tuple[GatewayProcess, FakeBackend
     assert backend.requests[-1].header(b"x-forwarded-proto") == b"https"
 
 
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"], ids=["nothing", "a beginning"])
+def test_a_handshake_that_does_not_come_costs_a_head_timeout(
+    authority: Authority, here: Files, tmp_path: Path, sent: bytes
+) -> None:
+    settings = {"server": {"tls": tls(here), "head_timeout": 0.5}}
+    with GatewayProcess(settings, tmp_path, tls=authority.client(), ready=False) as gw:
+        with socket.create_connection(("127.0.0.1", gw.port), 10.0) as silent:
+            silent.sendall(sent)
+            started = time.monotonic()
+            assert silent.recv(100) == b""
+            assert time.monotonic() - started < 5.0
+        assert "Traceback" not in gw.log
+        assert "ERROR" not in gw.log
+
+
 def test_a_client_that_leaves_is_noticed(served: tuple[GatewayProcess, FakeBackend]) -> None:
     gw, backend = served
     backend.behave(itl=0.05, n_tokens=10_000)
