@@ -115,6 +115,7 @@ class Prompt(msgspec.Struct, frozen=True):
         transfer: name of a member that tells the engine where to fetch a KV cache, or which of its
             ranks is to work; "" without one.
         continues: id of the stored response that it goes on from, "" without one.
+        adapters: those that it asks for besides its model; "" for one that goes by no name.
     """
 
     model: str
@@ -128,6 +129,7 @@ class Prompt(msgspec.Struct, frozen=True):
     is_ids: bool = False
     transfer: str = ""
     continues: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -64,6 +64,10 @@ class Key:
         """Whether its requests may be for a model; "" is whatever a backend serves."""
         return self._models is None or self._models.fullmatch(model) is not None
 
+    def allows_adapter(self, model: str, adapter: str) -> bool:
+        """Whether its requests may have an adapter put on a model; "" is one without a name."""
+        return self.allows(adapter) or (adapter != "" and self.allows(f"{model}:{adapter}"))
+
 
 def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
     # Only the star is special: model names have brackets and question marks of their own.

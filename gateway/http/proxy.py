@@ -168,6 +168,10 @@ class Proxy:
         if identity is not None and not identity.key.allows(prompt.model):
             # As one that does not exist: what is served to others is not told.
             raise UnknownModel(prompt.model)
+        if identity is not None and prompt.adapters:
+            for adapter in prompt.adapters:
+                if not identity.key.allows_adapter(prompt.model, adapter):
+                    raise UnknownModel(adapter)
         pool = self.pool(prompt.model)
         if context.dialect.stores:
             context.owner = self.owner(context.scope["path"], prompt.continues, pool)

@@ -316,6 +316,29 @@ def test_V04_a_key_is_for_its_models(start_backend: StartBackend, gateway: Start
     assert two.requests == [] or two.requests[-1].path == "/generate"
 
 
+@pytest.mark.parametrize(
+    ("extra", "status"),
+    [
+        ({"lora_path": "mine"}, 200),
+        ({"lora_path": ["mine", None, ""]}, 200),
+        ({"lora_path": "suffix"}, 200),
+        ({"lora_path": "another"}, 404),
+        ({"lora_path": ["mine", "another"]}, 404),
+        ({"adapter_id": "another"}, 404),
+        ({"lora": [{"id": 0, "scale": 1.0}]}, 404),
+        ({"lora_request": {"lora_name": "another"}}, 404),
+    ],
+)
+def test_V04_a_key_is_for_its_adapters(
+    start_backend: StartBackend, gateway: StartGateway, extra: Json, status: int
+) -> None:
+    models = ["m", "mine", "m:suffix"]
+    gw = gateway([start_backend()], auth=auth(key(models=models), key("all", OTHER)))
+    body = BODY | extra
+    assert gw.post(CHAT.path, body, x_api_key=KEY).status_code == status
+    assert gw.post(CHAT.path, body, x_api_key=OTHER).status_code == 200
+
+
 # V05
 
 

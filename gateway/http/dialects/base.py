@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import chain
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -132,10 +133,20 @@ class Body(Transfers, gc=False, kw_only=True):
             parts.append(b"\xffids")
         return b"".join(parts)
 
+    def adapters(self) -> tuple[str, ...]:
+        """What it asks for besides the model: a member of each engine's own."""
+        asked = (self.lora_path, self.lora_request, self.lora, self.adapter_id)
+        if asked == _NO_ADAPTERS:
+            return ()
+        lists = [value if isinstance(value, list) else [value] for value in asked]
+        names = [each for each in chain(*lists) if each is not None and each != ""]
+        return tuple(each if isinstance(each, str) else "" for each in names)
+
 
 _INTEGER = re.compile(r"\s*([+-]?\d{1,18})(\.0*)?\s*", re.ASCII)
 _MARKS = (b"cache_salt", b"extra_key", b"lora_path", b"lora_request", b"lora", b"adapter_id")
 _NO_MARKS = (None,) * len(_MARKS)
+_NO_ADAPTERS = (None,) * 4
 
 B = TypeVar("B", bound=Body)
 
@@ -173,8 +184,11 @@ class JsonDialect(Generic[B]):
         except RecursionError:
             raise BadRequest("The body is nested too deeply.", code="invalid_json") from None
         transfer, priority = transfer_in(request), int_or_none(request.priority)
-        if transfer or priority is not None:
-            prompt = structs.replace(prompt, transfer=transfer, priority=priority)
+        adapters = request.adapters()
+        if transfer or priority is not None or adapters:
+            prompt = structs.replace(
+                prompt, transfer=transfer, priority=priority, adapters=adapters
+            )
         return prompt
 
     def read(self, request: B) -> Prompt:
