@@ -78,15 +78,14 @@ class Attempts:
                 continue
             relay = context.relay
             assert relay is not None
+            context.opened = relay.opened  # comments may have gone out while it waited
             if broken is not None:
                 failure: Failure | None = BROKEN[broken.kind] if relay.unbegun else None
             else:
                 failure = relay.refusal if relay.refused else None
             if failure is not None and more and await self._again(context, pool, tried, failure):
-                context.opened = relay.opened  # comments may have gone out while it waited
                 self._metrics.retries += 1
                 continue
-            context.opened = relay.opened
             self._judge_trial(context, pool)
             if broken is not None:
                 raise UpstreamBroke(broken)

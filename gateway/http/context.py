@@ -53,7 +53,9 @@ class RequestContext(msgspec.Struct):
         real_model: what the backend calls the model, where that is asked for by an alias.
         booking: what the index was told in advance; None without a prompt key.
         relay: dispatch.
-        opened: comments were sent to the client while a backend that then failed was silent.
+        opened: comments were sent to the client while it waited, for its turn or for a backend that
+            then failed.
+        quiet: seconds for which nothing was sent while it waits for its turn.
         suspects: backends that failed it, if it turns out that it can be served.
     """
 
@@ -76,6 +78,7 @@ class RequestContext(msgspec.Struct):
     booking: Booking | None = None
     relay: Relay | None = None
     opened: bool = False
+    quiet: float = 0.0
     suspects: tuple[Suspect, ...] = ()
     waiting: asyncio.Future[Lease] | None = None
 

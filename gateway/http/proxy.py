@@ -18,6 +18,7 @@ from itertools import count
 
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.upstream import TICK
 from gateway.http.admission import Admission, no_backend, shutting_down
 from gateway.http.attempts import Attempts
 from gateway.http.body import Bodies
@@ -40,6 +41,7 @@ from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
 from gateway.http.outcome import note_answer, tokens_of_work
 from gateway.http.owners import Owners, named_in
+from gateway.http.relay import COMMENT, open_stream
 from gateway.http.via import Via
 from gateway.scheduling.pool import Pool
 from gateway.scheduling.pools import ANY_MODEL, Pools
@@ -242,9 +244,26 @@ class Proxy:
         if limit is None:
             return
         for context in tuple(self.live.values()):
-            relay = context.relay
-            if relay is not None and context.record.stream and _takes_comments(context.dialect):
-                relay.ping(limit)
+            if not context.record.stream or not _takes_comments(context.dialect):
+                continue
+            if context.waiting is not None:
+                self._ping_waiting(context, limit)
+            elif context.relay is not None:
+                context.relay.ping(limit)
+
+    def _ping_waiting(self, context: RequestContext, limit: float) -> None:
+        """Called every `TICK` seconds of one that waits for its turn."""
+        context.quiet += TICK
+        if context.quiet < limit or context.client.gone:
+            return
+        context.quiet = 0.0
+        if context.opened:
+            context.client.write(COMMENT)
+        else:
+            context.opened = True
+            if context.relay is not None:  # of an attempt that failed
+                context.relay.opened = True
+            open_stream(context.client, self._dispatcher.added_headers(context))
 
     def assume_prefilled(self, now: float) -> None:
         """Take the prefills of answers that are no streams to be done when they should be.
@@ -264,7 +283,6 @@ class Proxy:
         error, relay = shutting_down(), context.relay
         if relay is not None:
             relay.cut_short(error)
-            context.opened = relay.opened
             if relay.scanner is not None and relay.scanner.done:
                 return
             if relay.started:
@@ -281,7 +299,8 @@ class Proxy:
             record.outcome = Outcome.CANCELLED
             return
         if client.started:
-            if context.opened:
+            relay = context.relay
+            if context.opened if relay is None else relay.opened:
                 client.write(
                     context.dialect.error_event(
                         error.status, str(error), type=error.type, code=error.code

@@ -49,7 +49,7 @@ LAST_BYTES = 16 * 1024
 """Of an answer that is no stream and too large to be held: engines tell their counts at its end."""
 TAIL = 5.0
 """Seconds that a backend has to end a stream whose client left after its last event."""
-_COMMENT = b": waiting\n\n"
+COMMENT = b": waiting\n\n"
 _STREAM_HEAD = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -260,16 +260,16 @@ class Relay:
         if self.status == 0 or (self._waiting and self._plain()):
             if not self.opened:
                 self.opened = True
-                self._client.start(200, [*_STREAM_HEAD, *self._extra], None, _COMMENT)
+                open_stream(self._client, self._extra)
             else:
-                self._client.write(_COMMENT)
+                self._client.write(COMMENT)
         elif (
             self._client.started
             and self.scanner is not None
             and self.scanner.at_boundary
             and self._plain()
         ):
-            self._client.write(_COMMENT)
+            self._client.write(COMMENT)
         self._quiet = 0.0
 
     def _plain(self) -> bool:
@@ -558,6 +558,15 @@ class Relay:
         self._client.source = None
         if not self.done.done():
             self.done.set_result(None)
+
+
+def open_stream(client: Client, extra: Headers) -> None:
+    """Begin an event stream with a comment, before anything is known of its answer.
+
+    Args:
+        extra: headers that the gateway adds.
+    """
+    client.start(200, [*_STREAM_HEAD, *extra], None, COMMENT)
 
 
 def _accepts(accept_encoding: bytes, coding: bytes) -> bool:

@@ -427,6 +427,69 @@ def test_S09_a_whole_answer_after_a_comment_is_an_event(
     assert pinging.explain(CHAT.path, CHAT.body([prompt])).matched_tokens > 0
 
 
+@pytest.mark.parametrize("served", [True, False])
+def test_S09_comments_while_a_request_waits_for_its_turn(
+    start_backend: StartBackend, gateway: StartGateway, served: bool
+) -> None:
+    backend = start_backend()
+    one = {"max_requests": 1, "max_wait": 1.5}
+    gw = gateway(
+        [backend], server={"stream_ping": PING}, scheduling={"decode": one, "prefill": one}
+    )
+    backend.behave(silent_after=1)
+    with gw.client() as holder, gw.client() as waits:
+        holder.request(CHAT.path, CHAT.stream())
+        holder.events(1)
+        waits.request(CHAT.path, CHAT.stream(["waits"]))
+        waits.answer(lambda answer: len(answer.stream.comments) >= 2)
+        backend.behave()
+        if served:
+            holder.close()
+        answer = waits.answer()
+    assert answer.status == 200
+    assert answer.header("content-type") == "text/event-stream; charset=utf-8"
+    assert answer.end is End.FRAMED
+    if served:
+        assert answer.stream.events == sse.read(bytes(backend.requests[1].answer)).events
+    else:
+        [error] = answer.stream.errors
+        assert error["error"]["code"] == "expired"
+    gw.settles_idle()
+
+
+@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.parametrize("silence", [0.05, 3 * PING])
+def test_S09_comments_while_it_waits_for_another_backend(
+    start_backend: StartBackend, gateway: StartGateway, served: bool, silence: float
+) -> None:
+    failing, full = start_backend("m"), start_backend("m", "n")
+    one = {"max_requests": 1, "max_wait": 2.0}
+    gw = gateway(
+        [failing, full],
+        server={"stream_ping": PING},
+        scheduling={"decode": one, "prefill": one},
+        health={"interval": 60.0},
+    )
+    failing.behave(script=(silence, Cut.RST))
+    full.behave(silent_after=1)
+    with gw.client() as holder, gw.client() as waits:
+        holder.request(CHAT.path, {**CHAT.stream(), "model": "n"})
+        holder.events(1)
+        waits.request(CHAT.path, CHAT.stream(["waits"]))
+        waits.answer(lambda answer: len(answer.stream.comments) >= 4)
+        full.behave()
+        if served:
+            holder.close()
+        answer = waits.answer()
+    assert answer.end is End.FRAMED
+    if served:
+        assert answer.stream.events == sse.read(bytes(full.requests[1].answer)).events
+    else:
+        [error] = answer.stream.errors
+        assert error["error"]["code"] == "reset"
+    gw.settles_idle()
+
+
 def test_S09_leaving_between_comments(pinging: GatewayProcess, backend: FakeBackend) -> None:
     backend.behave(ttft=30.0)
     with pinging.client() as client:
