@@ -318,8 +318,8 @@ class Fleet:
         self._try_the_last()
 
     def _try_the_last(self) -> None:
-        """Where requests have put out all that serve a model, or all but busy ones, let the one that
-        has been out longest be tried before its time: that hurts nobody any more."""
+        """Where requests have put out all that serve a model, or all but busy ones, have the one
+        that has been out longest tried before its time: that hurts nobody any more."""
         now = self._clock()
         out = [
             backend
