@@ -39,6 +39,9 @@ NEEDS_RESTART = frozenset(
 )
 """Options that hold for as long as the process runs."""
 
+SECRETS = dict.fromkeys(("auth", "admin"))
+"""Sections that are put into force even if they have not changed: what they refer to may have."""
+
 Apply = Callable[["Gateway", Settings], None]
 
 
@@ -251,8 +254,10 @@ class Reloader:
             raise ConfigError(
                 f"{self._path}: with what was changed through the admin API: {error}"
             ) from None
+        gateway.fleet.renew_accesses()
         gateway.settings = gateway.proxy.settings = after
-        for section in dict.fromkeys(option.partition(".")[0] for option in changed):
+        sections = dict.fromkeys(option.partition(".")[0] for option in changed)
+        for section in sections | SECRETS:
             if section in SECTIONS:
                 SECTIONS[section](gateway, after)
         self._loaded = settings

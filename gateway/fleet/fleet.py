@@ -143,6 +143,23 @@ class Fleet:
         self._suspect(backend)
         return Added(backend, new=known is None)
 
+    def renew_accesses(self) -> None:
+        """Read the keys of backends again, where they are kept.
+
+        Raises:
+            ConfigError: one cannot be read. Then nothing has changed.
+        """
+        renewed = [
+            self._accesses.of(
+                backend.address, backend.config, guarded=backend.source is Source.ADMIN
+            )
+            for backend in self
+        ]
+        for backend, access in zip(self, renewed, strict=True):
+            if access != backend.access:
+                backend.access = access
+                self._tell(backend)
+
     def check(self, config: BackendConfig) -> None:
         """Whether whoever may only use the admin API may have such a backend added.
 

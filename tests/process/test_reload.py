@@ -293,6 +293,53 @@ def test_a_hangup_opens_the_logs_anew_and_loads_the_file(
     assert gw.admin("GET", "/config")["log"]["chains"] is True
 
 
+def test_secrets_that_were_replaced_are_read_again(
+    start_backend: StartBackend, tmp_path: Path
+) -> None:
+    """The config does not change when what it refers to does."""
+    names = ("admin", "client", "backend")
+    files = {name: tmp_path / name for name in names}
+
+    def write(edition: str) -> None:
+        for name, file in files.items():
+            file.write_text(f"the-{edition}-secret-of-the-{name}")
+
+    def ask(edition: str) -> int:
+        key = f"the-{edition}-secret-of-the-client"
+        return gw.http.post(
+            CHAT.path, json=CHAT.body(["x"]), headers={"x-api-key": key}
+        ).status_code
+
+    def reload(edition: str) -> int:
+        bearer = {"authorization": f"Bearer the-{edition}-secret-of-the-admin"}
+        return gw.http.post("/admin/v1/config/reload", headers=bearer).status_code
+
+    backend = start_backend()
+    write("first")
+    settings = {
+        "backends": [{"url": backend.url, "api_key": {"file": str(files["backend"])}}],
+        "auth": {
+            "enabled": True,
+            "keys": [{"name": "c", "key": {"file": str(files["client"])}}],
+        },
+        "admin": {"token": {"file": str(files["admin"])}},
+    }
+    with GatewayProcess(settings, tmp_path) as gw:
+        assert (ask("first"), ask("second")) == (200, 401)
+        write("second")
+        assert reload("first") == 200
+        assert (ask("first"), ask("second")) == (401, 200)
+        assert (reload("first"), reload("second")) == (401, 200)
+        keys = [request.header(b"authorization") for request in backend.requests]
+        assert keys == [
+            b"Bearer the-first-secret-of-the-backend",
+            b"Bearer the-second-secret-of-the-backend",
+        ]
+        files["client"].write_text("")
+        assert reload("second") == 400
+        assert ask("second") == 200
+
+
 def test_rotation_under_load_loses_no_line(
     backend: FakeBackend, gateway: StartGateway, tmp_path: Path
 ) -> None:
