@@ -117,6 +117,7 @@ class Prober:
                 logger.exception("probing backend %s failed inside the gateway", backend.id)
                 self._fleet.probe_failed(backend, f"the probe failed: {type(error).__name__}")
             else:
+                logger.debug("backend %s answers its probe, as %s", backend.id, facts.kind)
                 self._fleet.probe_succeeded(backend, facts)
 
     async def _look(self, backend: Backend, pages: PageReader) -> EngineFacts:
