@@ -99,7 +99,7 @@ class Attempts:
         """Get the request a lease at another backend, if the failure and the budget allow it."""
         request = context.request
         assert request is not None
-        wait = failure.blame is not Blame.AVOIDED
+        wait = failure.blame is not Blame.AVOIDED or _has_well(pool, tried)
         return (
             not context.client.gone
             and may_retry(
@@ -124,6 +124,11 @@ def _has_untried(pool: Pool, tried: Collection[str]) -> bool:
     """Whether there is a backend that was not tried, with room or without."""
     backends = (*pool.backends, *pool.avoided) if pool.avoided else pool.backends
     return len(tried) < len(backends) or any(load.id not in tried for load in backends)
+
+
+def _has_well(pool: Pool, tried: Collection[str]) -> bool:
+    """Whether a backend that was not tried is neither busy nor on trial, and so worth a wait."""
+    return any(load.trials is None and load.id not in tried for load in pool.backends)
 
 
 def _has_other(pool: Pool, request: RouteRequest, tried: Collection[str]) -> bool:

@@ -611,6 +611,23 @@ def test_E12_a_retry_waits_for_its_turn_where_it_must(
         assert [answer.result().status_code for answer in answers] == [200, 200]
 
 
+def test_E12_a_refusal_waits_for_a_backend_that_is_well(
+    start_backend: StartBackend, gateway: StartGateway
+) -> None:
+    backends = [start_backend(), start_backend()]
+    gw = gateway(backends, health=QUIET, policy=TURNS, scheduling={"decode": {"max_requests": 1}})
+    for backend in backends:
+        backend.behave(ttft=1.0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, gw, "first")
+        gw.settles(lambda _: any(backend.requests for backend in backends))
+        [idle] = [backend for backend in backends if not backend.requests]
+        idle.behave(status=429)
+        assert ask(gw, "second").status_code == 200
+        assert first.result().status_code == 200
+    assert gw.metrics().total("prefixgate_retries_total") == 1
+
+
 ROUTES = [CHAT, COMPLETIONS, EMBEDDINGS]
 
 
