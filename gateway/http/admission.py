@@ -72,13 +72,13 @@ class Admission:
         return lease
 
     async def again(
-        self, context: RequestContext, pool: Pool, tried: tuple[str, ...], *, wait: bool
+        self, context: RequestContext, pool: Pool, tried: tuple[str, ...], *, patience: float | None
     ) -> bool:
         """Have a request that failed go to another backend; what it held is then given back.
 
         Args:
-            wait: let it wait for its turn there, as it would have on arrival. Else it goes only if
-                it can at once: a backend that has too much to do may be free again before another.
+            patience: seconds that it may wait for its turn there; None for as long as on arrival.
+                With 0 it goes only if it can at once.
 
         Returns:
             Whether it has a lease there.
@@ -94,10 +94,11 @@ class Admission:
             match = self._facts.match(request.chain, facts.scale, facts.aliased)
         request = structs.replace(request, match=match, now=self._clock())
         ticket = self._ticket(context, request, facts, tried)
-        if wait:
+        if patience is not None:
+            limit = ticket.max_wait
+            ticket.max_wait = patience if limit is None else min(limit, patience)
+        if patience != 0.0:
             self.give_back(context)
-        else:
-            ticket.max_wait = 0.0
         try:
             lease = pool.submit(ticket)
             if lease is None:

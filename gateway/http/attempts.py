@@ -18,6 +18,10 @@ from gateway.scheduling.pool import Pool
 from gateway.telemetry.metrics import Metrics
 from policies.base import RouteRequest
 
+PATIENCE = 1.0
+"""Seconds that a request which a busy backend refused waits for another one: no longer than its
+client would be told to wait before it comes again."""
+
 
 class Attempts:
     """Each backend at most once, and only with room for the request."""
@@ -99,7 +103,9 @@ class Attempts:
         """Get the request a lease at another backend, if the failure and the budget allow it."""
         request = context.request
         assert request is not None
-        wait = failure.blame is not Blame.AVOIDED or _has_well(pool, tried)
+        patience: float | None = None
+        if failure.blame is Blame.AVOIDED:
+            patience = PATIENCE if _has_well(pool, tried) else 0.0
         return (
             not context.client.gone
             and may_retry(
@@ -107,9 +113,9 @@ class Attempts:
                 inference=context.dialect.ends_with_marker,
                 after_timeout=self._retries.after_timeout,
             )
-            and (wait or _has_other(pool, request, tried))
+            and (patience != 0.0 or _has_other(pool, request, tried))
             and self._budget.spend()
-            and await self._admission.again(context, pool, tuple(tried), wait=wait)
+            and await self._admission.again(context, pool, tuple(tried), patience=patience)
         )
 
     def _judge_trial(self, context: RequestContext, pool: Pool) -> None:

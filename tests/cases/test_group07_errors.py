@@ -617,7 +617,7 @@ def test_E12_a_refusal_waits_for_a_backend_that_is_well(
     backends = [start_backend(), start_backend()]
     gw = gateway(backends, health=QUIET, policy=TURNS, scheduling={"decode": {"max_requests": 1}})
     for backend in backends:
-        backend.behave(ttft=1.0)
+        backend.behave(ttft=0.5)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, gw, "first")
         gw.settles(lambda _: any(backend.requests for backend in backends))
