@@ -8,10 +8,8 @@ of the tenant's requests on the same route with the same cap, then the model's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from math import exp, inf, log1p
+from math import inf
 from operator import mul
-
-import msgspec
 
 from gateway.types import HASH_BYTES, Chain
 
@@ -42,47 +40,6 @@ def _bucket(tokens: int) -> int:
         return 0
     octave = tokens.bit_length() - 1
     return min(2 * octave + (tokens >> (octave - 1) & 1), _BUCKETS - 1)
-
-
-class Expectation(msgspec.Struct, frozen=True):
-    """The output length of a request before it is known.
-
-    Attributes:
-        tokens: the mean, which is what a cost that is linear in tokens wants; at most `cap`.
-        answers: how many the estimate rests on, 0 when it is the default.
-        cap: the client's limit; infinite when it gave none.
-        counts: of those answers, how many fell into each bucket of length.
-    """
-
-    tokens: float
-    answers: int = 0
-    cap: float = inf
-    counts: bytes = b""
-
-    def ends_within(self, tokens: int) -> float:
-        """Probability that the answer has at most `tokens` tokens."""
-        if tokens >= self.cap:
-            return 1.0
-        if not self.answers:
-            # Nothing known: an exponential distribution, in which any length may end now.
-            return 1.0 - exp(-tokens / TYPICAL_OUTPUT)
-        at = _bucket(tokens)
-        low, high = _LOWS[at], _HIGHS[at]
-        share = min(max((tokens + 1 - low) / (high - low), 0.0), 1.0)
-        below = sum(self.counts[:at]) + share * self.counts[at]
-        # Never certain: half an answer more on either side.
-        return (below + 0.5) / (self.answers + 1)
-
-    def quantile(self, share: float) -> float:
-        """Tokens that a share of the answers, between 0 and 1, does not exceed."""
-        if not self.answers:
-            return min(self.cap, -TYPICAL_OUTPUT * log1p(-share) if share < 1.0 else inf)
-        left = share * self.answers
-        for low, high, count in zip(_LOWS, _HIGHS, self.counts, strict=True):
-            if count and left <= count:
-                return min(self.cap, low + (high - 1 - low) * left / count)
-            left -= count
-        return min(self.cap, float(_HIGHS[-1]))
 
 
 class _Group:
@@ -141,25 +98,13 @@ class Outputs:
     def __len__(self) -> int:
         return len(self._prefixes) + len(self._clients)
 
-    def expect(
-        self, model: str, route: str, tenant: str, chain: Chain, cap: int | None
-    ) -> Expectation:
-        """What a request will generate.
+    def expect(self, model: str, route: str, tenant: str, chain: Chain, cap: int | None) -> float:
+        """Tokens that a request will generate, on average: what a cost that is linear in them wants.
 
         Args:
             route: the API it came by, which goes with a kind of client.
             cap: the client's limit on output tokens, None when it gave none.
         """
-        limit = inf if cap is None else float(cap)
-        group = self._group(model, route, tenant, chain, cap)
-        if group is None:
-            return Expectation(min(float(TYPICAL_OUTPUT), limit), cap=limit)
-        return Expectation(group.mean_within(limit), group.answers, limit, bytes(group.counts))
-
-    def expect_tokens(
-        self, model: str, route: str, tenant: str, chain: Chain, cap: int | None
-    ) -> float:
-        """The same, for those who only want the mean."""
         limit = inf if cap is None else float(cap)
         group = self._group(model, route, tenant, chain, cap)
         return min(float(TYPICAL_OUTPUT), limit) if group is None else group.mean_within(limit)

@@ -154,14 +154,3 @@ class TokenEstimate:
         if seen is None:
             seen = known.contents[content] = Ratio()
         seen.add(ratio * tokens, tokens)
-
-    # between the index's nominal tokens and the engine's
-
-    def from_nominal(self, model: str, content: Content, tokens: float) -> float:
-        """Engine tokens of what the index counts as `tokens`: a match, say."""
-        return tokens * NOMINAL_BYTES / self.bytes_per_token(model, content)
-
-    def to_nominal(self, model: str, content: Content | None, tokens: float) -> float:
-        """The index's count of `tokens` engine tokens: cached tokens that an engine reported, or,
-        with no content named, the capacity of a backend that serves the model."""
-        return tokens * self.bytes_per_token(model, content) / NOMINAL_BYTES

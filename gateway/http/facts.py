@@ -212,7 +212,7 @@ class FactReader:
 
     def _expected_output(self, dialect: Dialect, tenant: str, chain: Chain, prompt: Prompt) -> int:
         cap = prompt.max_output_tokens
-        return round(self._outputs.expect_tokens(prompt.model, dialect.name, tenant, chain, cap))
+        return round(self._outputs.expect(prompt.model, dialect.name, tenant, chain, cap))
 
     def _tenant(self, headers: RequestHeaders) -> str:
         """Whom a request counts for: the tenant that a trusted header names, else the API key."""

@@ -158,8 +158,7 @@ class VirtualGateway:
             return request.output_tokens
         if how is Output.TYPICAL:
             return TYPICAL_OUTPUT if limit is None else min(limit, TYPICAL_OUTPUT)
-        expected = self.outputs.expect(MODEL, ROUTE, request.tenant, chain, limit)
-        return round(expected.tokens)
+        return round(self.outputs.expect(MODEL, ROUTE, request.tenant, chain, limit))
 
     def _tick_later(self) -> None:
         self._timeline.call_at(self._timeline.time() + TICK, self._tick)

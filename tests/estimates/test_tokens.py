@@ -110,13 +110,3 @@ def test_models_are_bounded_and_the_one_in_use_stays(monkeypatch: pytest.MonkeyP
         tokens.learn(f"m{number}", Content.PROSE, 2_000, 1_000)
     assert len(tokens._models) == 8
     assert tokens.bytes_per_token("m", Content.PROSE) < 2.1
-
-
-def test_conversions_between_nominal_and_engine_tokens() -> None:
-    tokens = TokenEstimate()
-    teach(tokens, Content.WIDE, 2.0, 300)
-    assert tokens.from_nominal("m", Content.WIDE, 1_000.0) == pytest.approx(2_000.0, rel=0.02)
-    back = tokens.to_nominal("m", Content.WIDE, tokens.from_nominal("m", Content.WIDE, 777.0))
-    assert back == pytest.approx(777.0)
-    assert tokens.to_nominal("m", None, 500_000.0) == pytest.approx(250_000.0, rel=0.02)
-    assert tokens.from_nominal("m", Content.IDS, 1_000.0) == 1_000.0
