@@ -50,6 +50,20 @@ def start_backend() -> Iterator[StartBackend]:
         yield start
 
 
+@pytest.fixture(scope="module")
+def shared_backend() -> Iterator[FakeBackend]:
+    """One for a gateway that a module's tests share."""
+    with FakeBackend() as running:
+        yield running
+
+
+@pytest.fixture
+def backend(shared_backend: FakeBackend) -> FakeBackend:
+    """The same, as if it were new."""
+    shared_backend.reset()
+    return shared_backend
+
+
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[StartGateway]:
     """Starts a gateway in front of the given backends; keyword arguments are config sections,

@@ -99,7 +99,7 @@ class Outputs:
         return len(self._prefixes) + len(self._clients)
 
     def expect(self, model: str, route: str, tenant: str, chain: Chain, cap: int | None) -> float:
-        """Tokens that a request will generate, on average: what a cost that is linear in them wants.
+        """Tokens that a request will generate: the mean, for costs that are linear in them.
 
         Args:
             route: the API it came by, which goes with a kind of client.

@@ -6,7 +6,7 @@ import gzip
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -25,12 +25,6 @@ by_route = pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.n
 EVENT_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-
-
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
 
 
 # Broken answers are this module's subject: they must not eject its only backend.
@@ -53,12 +47,6 @@ def plain_asgi(shared_backend: FakeBackend, module_gateway: StartGateway) -> Gat
 def gw(request: pytest.FixtureRequest) -> GatewayProcess:
     process: GatewayProcess = request.getfixturevalue(request.param)
     return process
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
 
 
 def stream(gw: GatewayProcess, route: Route, **options: object) -> Answer:

@@ -7,7 +7,7 @@ would go on for 30 s or more, so the bound still tells the two apart.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,6 @@ EVERYTHING: dict[str, Any] = {
     "scheduling": {"tenants": {"header": "x-team"}},
 }
 """With both logs; metrics are always on."""
-
-
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
 
 
 # D04 is D01 to D03 with everything switched on, on each of the HTTP parsers.

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,18 +24,6 @@ from tests.harness.routes import CHAT, EMBEDDINGS, MESSAGES, STREAMING, Json, Ro
 
 MAX_BODY = 16_000_000
 MB = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
 
 
 @pytest.fixture(scope="module", params=["httptools", "h11"])

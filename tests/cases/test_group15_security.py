@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,6 @@ def key(name: str = "team", key: str = KEY, **options: Any) -> Json:
 
 def auth(*keys: Json, **options: Any) -> Json:
     return {"enabled": True, "keys": list(keys) or [key()], **options}
-
-
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,6 @@ from tests.harness.routes import (
 )
 
 by_route = pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.name)
-
-
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
 
 
 @pytest.fixture(scope="module")

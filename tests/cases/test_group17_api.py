@@ -30,18 +30,6 @@ from tests.harness.routes import (
 by_route = pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.name)
 
 
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
-
-
 @pytest.fixture(scope="module", params=["httptools", "h11"])
 def gw(
     request: pytest.FixtureRequest, shared_backend: FakeBackend, module_gateway: StartGateway

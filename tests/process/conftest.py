@@ -13,18 +13,6 @@ from tests.harness.raw import RawClient
 from tests.process.requests import MAX_BODY
 
 
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
-
-
 @pytest.fixture(scope="module", params=["httptools", "h11"])
 def gw(
     request: pytest.FixtureRequest, shared_backend: FakeBackend, module_gateway: StartGateway

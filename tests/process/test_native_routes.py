@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,18 +28,6 @@ def lines(*objects: Any) -> bytes:
 
 def head(content_type: str) -> bytes:
     return f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n".encode() + b"%b\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def shared_backend() -> Iterator[FakeBackend]:
-    with FakeBackend() as running:
-        yield running
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
 
 
 @pytest.fixture(scope="module")

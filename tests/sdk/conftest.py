@@ -21,9 +21,3 @@ def shared_backend() -> Iterator[FakeBackend]:
 def gw(shared_backend: FakeBackend, module_gateway: StartGateway) -> GatewayProcess:
     # Errors are a subject of these tests: they must not eject the only backend.
     return module_gateway([shared_backend], breaker={"failures": 1000}, models={"small": ["m"]})
-
-
-@pytest.fixture
-def backend(shared_backend: FakeBackend) -> FakeBackend:
-    shared_backend.reset()
-    return shared_backend
