@@ -12,20 +12,17 @@ from gateway.fleet.detect import MODELS, detect, with_models
 from gateway.fleet.facts import EngineFacts, ModelList
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.page import NoPage, PageReader
+from gateway.fleet.rounds import Rounds
 from gateway.types import EngineKind
 
 logger = logging.getLogger("prefixgate.fleet")
 
-CONCURRENCY = 32
-"""Probes at a time."""
 DETECT_EVERY = 6
 """Every so many rounds a healthy backend's facts are read anew, its models at each."""
 
 
 class Prober:
     """Probes each backend when it is added, when it is suspected, and once an interval.
-
-    A round does not wait for the one before: a backend that hangs delays its own probes only.
 
     Args:
         sleep: waits so many seconds between rounds.
@@ -44,81 +41,57 @@ class Prober:
     ) -> None:
         self._fleet = fleet
         self.settings = settings
-        self._sleep = sleep
         self._instance = instance
-        self._rounds: asyncio.Task[None] | None = None
-        self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._running: dict[Backend, asyncio.Task[None]] = {}
+        self._rounds = Rounds(self._begin, lambda: self.settings.interval, sleep)
         self._suspects: set[Backend] = set()
         self._round = 0
         fleet.on_suspicion(self._suspect)
 
     async def start(self) -> None:
         """Begin, with a probe of every backend at once. Does not wait for what they find."""
-        self._rounds = asyncio.create_task(self._go_round())
+        self._rounds.start()
 
     async def stop(self) -> None:
         """End all probes, finished or not."""
-        tasks = [*self._running.values()]
-        if self._rounds is not None:
-            tasks.append(self._rounds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._rounds = None
+        await self._rounds.stop()
 
     def reconfigure(self, settings: Health) -> None:
         """Keep to other settings from now on, beginning with a round."""
         self.settings = settings
-        if self._rounds is not None:
-            self._rounds.cancel()
-            self._rounds = asyncio.create_task(self._go_round())
+        if self._rounds.started:
+            self._rounds.start()
 
     async def settle(self, *backends: Backend) -> None:
         """Wait until no probe of these backends, or of any if none is named, is under way."""
-        while running := [
-            task for backend, task in self._running.items() if not backends or backend in backends
-        ]:
-            await asyncio.wait(running)
+        await self._rounds.settle(*backends)
 
-    async def _go_round(self) -> None:
-        while True:
-            self._round += 1
-            self._suspects.clear()
-            for backend in self._fleet:
-                self._launch(backend)
-            await self._sleep(self.settings.interval)
+    def _begin(self) -> None:
+        self._round += 1
+        self._suspects.clear()
+        for backend in self._fleet:
+            self._rounds.launch(backend, self._probe)
 
     def _suspect(self, backend: Backend) -> None:
         """Probe out of turn, but not again and again while a busy backend fails."""
         if backend not in self._suspects:
             self._suspects.add(backend)
-            self._launch(backend)
+            self._rounds.launch(backend, self._probe)
 
-    def _launch(self, backend: Backend) -> None:
-        if self._rounds is None or backend in self._running:
-            return
-        timeout = self.settings.timeout
-        reader = PageReader(backend.address, timeout, backend.access, self._instance)
-        task = asyncio.create_task(self._probe(backend, reader))
-        self._running[backend] = task
-        task.add_done_callback(lambda _: self._running.pop(backend, None))
-
-    async def _probe(self, backend: Backend, pages: PageReader) -> None:
-        async with self._slots:
-            try:
-                facts = await self._look(backend, pages)
-            except NoPage as failure:
-                if failure.ours:
-                    logger.warning("backend %s is not probed: %s", backend.id, failure)
-                    return
-                self._fleet.probe_failed(backend, str(failure), gone=failure.refused)
-            except Exception as error:
-                logger.exception("probing backend %s failed inside the gateway", backend.id)
-                self._fleet.probe_failed(backend, f"the probe failed: {type(error).__name__}")
-            else:
-                logger.debug("backend %s answers its probe, as %s", backend.id, facts.kind)
-                self._fleet.probe_succeeded(backend, facts)
+    async def _probe(self, backend: Backend) -> None:
+        pages = PageReader(backend.address, self.settings.timeout, backend.access, self._instance)
+        try:
+            facts = await self._look(backend, pages)
+        except NoPage as failure:
+            if failure.ours:
+                logger.warning("backend %s is not probed: %s", backend.id, failure)
+                return
+            self._fleet.probe_failed(backend, str(failure), gone=failure.refused)
+        except Exception as error:
+            logger.exception("probing backend %s failed inside the gateway", backend.id)
+            self._fleet.probe_failed(backend, f"the probe failed: {type(error).__name__}")
+        else:
+            logger.debug("backend %s answers its probe, as %s", backend.id, facts.kind)
+            self._fleet.probe_succeeded(backend, facts)
 
     async def _look(self, backend: Backend, pages: PageReader) -> EngineFacts:
         """Raises:

@@ -14,12 +14,11 @@ from gateway.fleet.engines.engine import EngineLoad
 from gateway.fleet.engines.table import engine_of
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.page import NoPage, PageReader
+from gateway.fleet.rounds import Rounds
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.fleet")
 
-CONCURRENCY = 32
-"""Polls at a time."""
 POLLS_PER_SECOND = 50.0
 """Over all backends: a large fleet is asked less often, so that asking stays cheap."""
 BELIEVED = 5.0
@@ -57,8 +56,6 @@ class _Signal:
 class LoadPoller:
     """Asks each backend that serves for its load, when it begins to and once an interval.
 
-    A round does not wait for the one before: a backend that hangs delays its own answers only.
-
     Args:
         sleep: waits so many seconds between rounds.
 
@@ -78,31 +75,21 @@ class LoadPoller:
         self.settings = settings
         self._listener = listener
         self._clock = clock
-        self._sleep = sleep
-        self._rounds: asyncio.Task[None] | None = None
-        self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._running: dict[Backend, asyncio.Task[None]] = {}
+        self._rounds = Rounds(self._begin, lambda: self.interval, sleep)
         self._signals: dict[Backend, _Signal] = {}
         fleet.on_change(self._changed)
 
     async def start(self) -> None:
         """Begin. Does not wait for any answer."""
-        self._rounds = asyncio.create_task(self._go_round())
+        self._rounds.start()
 
     async def stop(self) -> None:
         """End all polls, finished or not."""
-        tasks = [*self._running.values()]
-        if self._rounds is not None:
-            tasks.append(self._rounds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._rounds = None
+        await self._rounds.stop()
 
     async def settle(self) -> None:
         """Wait until no poll is under way."""
-        while running := [*self._running.values()]:
-            await asyncio.wait(running)
+        await self._rounds.settle()
 
     @property
     def interval(self) -> float:
@@ -110,11 +97,9 @@ class LoadPoller:
         least = len(self._signals) / POLLS_PER_SECOND
         return max(self.settings.load_interval or self.settings.interval, least)
 
-    async def _go_round(self) -> None:
-        while True:
-            for backend in self._fleet:
-                self._launch(backend)
-            await self._sleep(self.interval)
+    def _begin(self) -> None:
+        for backend in self._fleet:
+            self._launch(backend)
 
     def _changed(self, backend: Backend) -> None:
         serves = backend.condition is BackendState.HEALTHY
@@ -125,34 +110,30 @@ class LoadPoller:
 
     def _launch(self, backend: Backend) -> None:
         if (
-            self._rounds is None
+            not self._rounds.started
             or self.settings.load_interval is None
             or backend.condition is not BackendState.HEALTHY
-            or backend in self._running
             or not engine_of(backend.kind).load_pages
         ):
             return
         self._signals.setdefault(backend, _Signal())
-        timeout = min(self.settings.timeout, self.interval)
-        reader = PageReader(backend.address, timeout, backend.access)
-        task = asyncio.create_task(self._poll(backend, reader))
-        self._running[backend] = task
-        task.add_done_callback(lambda _: self._running.pop(backend, None))
+        self._rounds.launch(backend, self._poll)
 
-    async def _poll(self, backend: Backend, pages: PageReader) -> None:
-        async with self._slots:
-            self._listener.asked(backend.id)
-            try:
-                said = await _ask(backend, pages)
-            except NoPage as failure:
-                self._missed(backend, str(failure))
-                if failure.refused:
-                    self._fleet.probe_doubted(backend)
-            except Exception as error:
-                logger.exception("polling backend %s failed inside the gateway", backend.id)
-                self._missed(backend, f"the poll failed: {type(error).__name__}")
-            else:
-                self._heard(backend, said)
+    async def _poll(self, backend: Backend) -> None:
+        timeout = min(self.settings.timeout, self.interval)
+        pages = PageReader(backend.address, timeout, backend.access)
+        self._listener.asked(backend.id)
+        try:
+            said = await _ask(backend, pages)
+        except NoPage as failure:
+            self._missed(backend, str(failure))
+            if failure.refused:
+                self._fleet.probe_doubted(backend)
+        except Exception as error:
+            logger.exception("polling backend %s failed inside the gateway", backend.id)
+            self._missed(backend, f"the poll failed: {type(error).__name__}")
+        else:
+            self._heard(backend, said)
 
     def _heard(self, backend: Backend, said: EngineLoad) -> None:
         signal = self._signals.get(backend)
