@@ -175,7 +175,7 @@ class Gateway:
         )
         self.ingress = Ingress(settings, self.keys, lambda: self.pools.scheduling)
         self.proxy = Proxy(
-            settings=settings,
+            settings=lambda: self.settings,
             ingress=self.ingress,
             fleet=self.fleet,
             pools=self.pools,

@@ -255,7 +255,7 @@ class Reloader:
                 f"{self._path}: with what was changed through the admin API: {error}"
             ) from None
         gateway.fleet.renew_accesses()
-        gateway.settings = gateway.proxy.settings = after
+        gateway.settings = after
         sections = dict.fromkeys(option.partition(".")[0] for option in changed)
         for section in sections | SECRETS:
             if section in SECTIONS:

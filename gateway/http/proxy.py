@@ -56,17 +56,17 @@ logger = logging.getLogger("prefixgate.proxy")
 
 class Proxy:
     """Args:
+    settings: as they are now.
     observe: takes the record of each request once it has ended.
 
     Attributes:
-        settings: may be replaced; requests that begin later keep to them.
         live: requests under way, by id.
     """
 
     def __init__(
         self,
         *,
-        settings: Settings,
+        settings: Callable[[], Settings],
         ingress: Ingress,
         fleet: Fleet,
         pools: Pools,
@@ -80,7 +80,7 @@ class Proxy:
         observe: Callable[[RequestRecord], None],
         clock: Clock,
     ) -> None:
-        self.settings = settings
+        self._settings = settings
         self._ingress = ingress
         self._fleet = fleet
         self._pools = pools
@@ -163,7 +163,7 @@ class Proxy:
         record.keyed = bool(request.chain)
         record.tenant = request.tenant
         record.session = request.session or ""
-        if self.settings.log.chains:
+        if self._settings().log.chains:
             record.chain = request.chain
         if prompt.transfer:
             self._ingress.check_prompt(prompt)
@@ -240,7 +240,7 @@ class Proxy:
 
     def ping_silent(self) -> None:
         """Send comments into the streams that are silent; called every `TICK` seconds."""
-        limit = self.settings.server.stream_ping
+        limit = self._settings().server.stream_ping
         if limit is None:
             return
         for context in tuple(self.live.values()):
