@@ -259,7 +259,7 @@ def test_L14_removal_and_adding_again_under_traffic(
             routed = gw.metrics().total("prefixgate_routed_requests_total", backend=added["id"])
             assert routed <= len(a.requests) - before + len(traffic)
             up(gw, 2)
-            a.wait(lambda before=before: len(a.requests) > before)  # type: ignore[misc]
+            a.wait(lambda before=before: len(a.requests) > before)
             gw.admin("DELETE", f"/backends/{added['id']}")
     finally:
         for each in traffic:
@@ -308,7 +308,7 @@ async def run(gateway: Gateway, scene: Any) -> None:
     )
     await events.put({"type": "lifespan.startup"})
     assert (await told.get())["type"] == "lifespan.startup.complete"
-    transport = httpx.ASGITransport(app=gateway)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=gateway)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         await scene(client)
     await events.put({"type": "lifespan.shutdown"})

@@ -138,7 +138,7 @@ def resolves(rule: AllowRule, host: str, *addresses: str) -> list[str]:
         async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
             return [(0, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
 
-        loop.getaddrinfo = getaddrinfo  # type: ignore[method-assign]
+        loop.getaddrinfo = getaddrinfo
         return await rule.resolve(host, 8000)
 
     return asyncio.run(main())

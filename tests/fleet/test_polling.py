@@ -33,7 +33,7 @@ class Rounds:
         self.heard: list[tuple[str, EngineLoad | str]] = []
         self.restarts: list[str] = []
         given: dict[str, float | None] = {"load_interval": INTERVAL, "timeout": 5.0, **settings}
-        self.settings = Health(**given)  # type: ignore[arg-type]
+        self.settings = Health(**given)
         self.fleet = Fleet(self.settings, lambda: self.now)
         self.fleet.on_restart(lambda backend: self.restarts.append(backend.id))
         self.poller = LoadPoller(self.fleet, self.settings, self, lambda: self.now, self._sleep)

@@ -49,6 +49,6 @@ class KeptTransport(asyncio.Transport):
         self.ended = True
         if not self.lost:
             self.lost = True
-            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)  # type: ignore[attr-defined]
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
     abort = close

@@ -35,7 +35,7 @@ def scope(headers: Headers, peer: str | None = PEER) -> Any:
 
 def lines(forward: bytes) -> dict[str, str]:
     pairs = (line.split(": ", 1) for line in forward.decode().split("\r\n") if line)
-    return dict(pairs)  # type: ignore[arg-type]
+    return dict(pairs)
 
 
 def sent(made: Ingress, headers: Headers, peer: str | None = PEER) -> dict[str, str]:

@@ -79,7 +79,7 @@ class Following:
         """Wait until a list has been read whose reading began after now."""
         for _ in range(2):
             before = self.state.read_at
-            await self.until(lambda before=before: self.state.read_at != before)  # type: ignore[misc]
+            await self.until(lambda before=before: self.state.read_at != before)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE

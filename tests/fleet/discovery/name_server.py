@@ -91,7 +91,7 @@ class _Datagrams(asyncio.DatagramProtocol):
     def __init__(self, server: FakeNameServer) -> None:
         self._server = server
 
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

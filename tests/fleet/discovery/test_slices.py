@@ -155,7 +155,7 @@ def test_a_label_that_is_wrong_is_left_out_and_said(label: tuple[str, str]) -> N
 
 
 def addresses(slices: SliceSet) -> list[str]:
-    return [each.endpoints[0].addresses[0] for each in slices if each.endpoints]  # type: ignore[index]
+    return [each.endpoints[0].addresses[0] for each in slices if each.endpoints]
 
 
 def test_what_is_older_than_what_is_known_changes_nothing() -> None:
