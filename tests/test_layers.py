@@ -25,6 +25,7 @@ LAYERS = {
     "gateway.prefix": 2,
     "gateway.estimates": 2,
     "gateway.fleet": 2,
+    "gateway.shared": 2,
     "gateway.telemetry": 1,
     "gateway.allowed": 1,
     "gateway.changes": 1,

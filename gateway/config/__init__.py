@@ -19,6 +19,7 @@ from gateway.config.failures import (
     Timeouts,
 )
 from gateway.config.reading import changed, convert, load, parse
+from gateway.config.redis import Redis
 from gateway.config.scheduling import (
     ClassLimits,
     Index,
@@ -62,6 +63,7 @@ __all__ = [
     "PolicyConfig",
     "PrefillLimits",
     "PriorityShares",
+    "Redis",
     "Retries",
     "Scheduling",
     "Secret",

