@@ -20,8 +20,9 @@ $(STAMP): pyproject.toml
 demo: install
 	$(BIN)/python -m loadtests.demo $(if $(KEEP),--keep)
 
+# Two processes: most of the time goes into waiting, and files of tests share nothing.
 test: lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile $(ARGS)
 
 # Longer, and differently each time, than `make test` does.
 fuzz: install

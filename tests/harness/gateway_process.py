@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import ssl
@@ -27,14 +28,28 @@ AUTH = {"enabled": True, "keys": [{"name": "tests", "hash": hash_key(KEY)}]}
 """As a gateway's `auth`: whatever the harness sends then shows the key."""
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
+PORTS = range(10_000, 20_000)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
+    """One that nothing listens on now, and that the system gives to nobody by itself: from below
+    the ports of outgoing connections, and for test processes side by side from a share of each."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    share, shares = _share()
+    while True:
+        port = random.randrange(PORTS.start + share, PORTS.stop, shares)
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+
+
+def _share() -> tuple[int, int]:
+    """Which of the test processes this is, and how many there are."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return int(worker), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 class Metrics:

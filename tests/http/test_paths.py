@@ -45,7 +45,7 @@ def test_what_steers_engines_is_denied_however_it_is_spelt(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *KNOWN,
+        *sorted(KNOWN),
         *("/tokenize", "/detokenize", "/generate", "/v1/audio/transcriptions", "/invocations"),
         *("/v1/responses/r-1", "/v1/responses/r-1/cancel", "/v1/messages/count_tokens", "/pooling"),
         *("/v1/chat/completions/render", "/sleepy", "/v1/sleep/x", "/api/chat", "/api/generate"),
