@@ -1,0 +1,49 @@
+"""What an answer of Redis says of Redis itself."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.shared.address import Address
+from gateway.shared.records import Refused
+
+_AWAY = {
+    "LOADING": "is loading its data",
+    "READONLY": "is read-only",
+    "OOM": "is out of memory",
+    "MISCONF": "cannot write to its disk",
+    "NOREPLICAS": "has too few replicas to accept writes",
+    "MASTERDOWN": "has lost its primary",
+    "CLUSTERDOWN": "is in a cluster that is down",
+    "BUSY": "is busy with a script",
+    "NOAUTH": "wants a password",
+    "WRONGPASS": "refuses the user or the password",
+    "DENIED": "is in protected mode",
+}
+"""Errors that hold for whatever is asked next, too."""
+
+# A script reports those of its commands; before Redis 7, within a sentence of its own.
+_IN_SCRIPT = re.compile(rf"-({'|'.join(_AWAY)})\b")
+_FULL = "max number of clients reached"
+
+
+def away(error: Refused) -> str | None:
+    """Why no command is worth sending for now, in words; None when only this one was refused."""
+    text = str(error)
+    code = text.partition(" ")[0]
+    found = _IN_SCRIPT.search(text) if code == "ERR" else None
+    if found is not None:
+        code = found[1]
+    if _FULL in text:
+        return "has no room for another client"
+    words = _AWAY.get(code)
+    return None if words is None else f"{words} ({code})"
+
+
+def redirect(error: Refused) -> tuple[str, Address] | None:
+    """Where in the cluster the key is: ("MOVED", from now on) or ("ASK", this once)."""
+    words = str(error).split()
+    if len(words) != 3 or words[0] not in ("MOVED", "ASK"):
+        return None
+    host, _, port = words[2].rpartition(":")
+    return words[0], Address(host.strip("[]"), int(port))
