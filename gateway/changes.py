@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.config import Section
 
-WHOLE = frozenset({"backends", "policy", "server.tls", "backend_tls"})
+WHOLE = frozenset({"backends", "policy", "server.tls", "backend_tls", "redis"})
 """Sections that change as one: their parts mean nothing by themselves."""
 
 

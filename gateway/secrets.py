@@ -78,12 +78,15 @@ def warn_if_open(path: Path, option: str) -> None:
 def warn_of_plain(settings: Settings, path: Path) -> None:
     """Warn of settings that everybody can read where they say secrets themselves."""
     backends = [*settings.backends, *(source.backend for source in settings.discovery.sources)]
-    tls = (settings.server.tls, settings.backend_tls, *(each.tls for each in backends))
+    redis = settings.redis
+    tls = (settings.server.tls, settings.backend_tls, redis.tls, *(each.tls for each in backends))
     secrets = [
-        settings.admin.token,
+        *(settings.admin.token, redis.password, redis.sentinel_password),
         *(backend.api_key for backend in backends),
         *(each.key_password for each in tls if each is not None),
     ]
+    if isinstance(redis.url, str) and "@" in redis.url:
+        secrets.append(redis.url)
     if any(isinstance(secret, str) for secret in secrets):
         warn_if_open(path, "secrets in the settings")
 

@@ -40,10 +40,14 @@ def away(error: Refused) -> str | None:
     return None if words is None else f"{words} ({code})"
 
 
-def redirect(error: Refused) -> tuple[str, Address] | None:
-    """Where in the cluster the key is: ("MOVED", from now on) or ("ASK", this once)."""
+def redirect(error: Refused, asked: Address) -> tuple[str, Address] | None:
+    """Where in the cluster the keys are: ("MOVED", from now on) or ("ASK", this once).
+
+    Args:
+        asked: who says so; a server that does not know its own name leaves it out.
+    """
     words = str(error).split()
     if len(words) != 3 or words[0] not in ("MOVED", "ASK"):
         return None
     host, _, port = words[2].rpartition(":")
-    return words[0], Address(host.strip("[]"), int(port))
+    return words[0], Address(host.strip("[]") or asked.host, int(port))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gateway.config import ConfigError, Redis
+from gateway.config import ConfigError, Redis, Secret
 from gateway.secrets import reveal
 from gateway.shared.address import Address, place_of
 from gateway.shared.connection import Connection, Lost
@@ -25,6 +26,10 @@ LIMIT = 1.0
 later answers do not come any more."""
 
 Ended = Callable[[Connection], None]
+
+
+def _nothing(connection: Connection) -> None:
+    pass
 
 
 class Servers:
@@ -44,16 +49,11 @@ class Servers:
                 "redis.password: the password is in redis.url too, expected it in one of the two",
                 field="redis.password",
             )
-        password = place.password
-        if settings.password is not None:
-            password = reveal(settings.password, "redis.password")
+        password = _revealed(settings.password, "redis.password") or place.password
         self._login = _login(settings.username or place.username, password)
-        sentinel_password = settings.sentinel_password
         self._sentinel_login = _login(
             settings.sentinel_username,
-            None
-            if sentinel_password is None
-            else reveal(sentinel_password, "redis.sentinel_password"),
+            _revealed(settings.sentinel_password, "redis.sentinel_password"),
         )
         self._tls = backend_context(settings.tls, "redis.tls") if place.tls else None
         self._server_name = settings.tls.server_name
@@ -67,8 +67,11 @@ class Servers:
         """Go there first from now on: a cluster's node has said that our keys are there."""
         self._moved = address
 
-    async def open(self, ended: Ended) -> Connection:
+    async def open(self, ended: Ended = _nothing) -> Connection:
         """To the server that takes writes.
+
+        Args:
+            ended: called when the connection has ended.
 
         Raises:
             Away: there is none; the message says why.
@@ -88,7 +91,7 @@ class Servers:
                 self._failed(address)
         raise Away(cause)
 
-    async def open_at(self, address: Address, ended: Ended) -> Connection:
+    async def open_at(self, address: Address, ended: Ended = _nothing) -> Connection:
         """To one server.
 
         Raises:
@@ -115,7 +118,7 @@ class Servers:
             self._addresses.append(address)
 
     async def _through(self, sentinel: Address, service: str, ended: Ended) -> Connection:
-        asked = await self._connect(sentinel, self._sentinel_login, lambda connection: None)
+        asked = await self._connect(sentinel, self._sentinel_login, _nothing)
         try:
             found = await _answer(asked, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         finally:
@@ -153,7 +156,11 @@ class Servers:
         except ssl.SSLError as error:
             raise Away(f"{address}: TLS fails: {_reason(error)}") from None
         except OSError as error:
-            raise Away(f"{address} cannot be reached: {error.strerror or error}") from None
+            number = (
+                error.errno or 0
+            )  # asyncio's own text repeats the address; a resolver's is good
+            reason = os.strerror(number) if number > 0 else error.strerror or error
+            raise Away(f"{address} cannot be reached: {reason}") from None
         connection.lost = ended
         try:
             if login is not None:
@@ -175,8 +182,10 @@ class Servers:
         else:
             facts = dict(zip(hello[::2], hello[1::2], strict=False))
             connection.version = _version(facts.get(b"version"))
-            connection.primary = facts.get(b"role") != b"replica"
-            if facts.get(b"mode") == b"sentinel":
+            mode = facts.get(b"mode")
+            # a cluster's replicas say where the keys are, as all its nodes do
+            connection.primary = facts.get(b"role") != b"replica" or mode == b"cluster"
+            if mode == b"sentinel":
                 raise Away(f"{address} is a Sentinel: redis.sentinel_service is not set")
         if connection.version is None:
             info = await _answer(connection, "INFO", "server")
@@ -210,6 +219,10 @@ async def _answer(connection: Connection, *words: str | int) -> Any:
     if isinstance(reply, Lost):
         raise Away(f"{connection.address} does not answer")
     return reply
+
+
+def _revealed(secret: Secret | None, option: str) -> str | None:
+    return None if secret is None else reveal(secret, option)
 
 
 def _login(username: str | None, password: str | None) -> tuple[str, ...] | None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gateway.admin.redaction import redacted
-from gateway.config import BackendConfig, BackendTls, ModelTimeouts, Settings
+from gateway.config import BackendConfig, BackendTls, ModelTimeouts, Redis, Settings
 from gateway.secrets import hash_key
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.conftest import StartBackend
@@ -38,6 +38,15 @@ class Case:
     also: tuple[tuple[str, Any], ...] = ()
 
 
+def leaves(tree: Json, above: str = "") -> set[str]:
+    """Dotted names of everything in a tree of settings that has no further settings below."""
+    names: set[str] = set()
+    for name, value in tree.items():
+        below = isinstance(value, dict) and value
+        names |= leaves(value, f"{above}{name}.") if below else {above + name}
+    return names
+
+
 AUTH = ("auth.enabled", True)
 API_KEY = {
     **{"name": "team", "hash": hash_key(effects.API_KEY), "key": None, "tenant": None},
@@ -51,6 +60,8 @@ TLS = {
     *(f"backend_tls.{name}" for name in BackendTls.__struct_fields__),
 }
 """These need certificates: tests/process/test_tls.py has them."""
+REDIS = leaves(msgspec.to_builtins(Redis()), "redis.")
+"""These need a Redis: tests/shared/test_redis_options.py has them."""
 FILES = {"log.access", "log.decisions"}
 NO_GATE = ("scheduling.gate", None)
 ONE = ("scheduling.decode.max_requests", 1)
@@ -306,21 +317,15 @@ def test_F02_the_port_is_the_one_that_was_set(tmp_path: Path) -> None:
         assert gw.admin("GET", "/config")["server"]["port"] == gw.port
 
 
-def leaves(tree: Json, above: str = "") -> set[str]:
-    """Dotted names of everything in a tree of settings that has no further settings below."""
-    names: set[str] = set()
-    for name, value in tree.items():
-        below = isinstance(value, dict) and value
-        names |= leaves(value, f"{above}{name}.") if below else {above + name}
-    return names
-
-
 def test_F02_every_option_is_in_the_table() -> None:
     options = leaves(msgspec.to_builtins(Settings())) - {"backends", "policy.params"}
     options |= {f"backends.{name}" for name in BackendConfig.__struct_fields__}
     options |= {f"policy.params.{name}" for name in PrefixAffinityParams.__struct_fields__}
     # Every test here needs a URL, and each gateway listens on a port of its own.
-    assert {case.option for case in CASES} == options - {"backends.url", "server.port"} - TLS
+    assert {case.option for case in CASES} == options - {
+        "backends.url",
+        "server.port",
+    } - TLS - REDIS
 
 
 def test_F02_every_option_is_documented() -> None:
