@@ -30,15 +30,19 @@ class RedisServer:
     """Started on entry, stopped at the end.
 
     Args:
-        options: Redis settings by name; underscores stand for dashes.
+        port: a free one when None.
+        options: Redis settings by name; underscores stand for dashes, and a list for one setting
+            several times. With `sentinel` among them it is a Sentinel.
 
     Attributes:
         port: on 127.0.0.1; the same after `restart`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self.port = free_port()
-        self._options = {"save": "", "appendonly": "no", **options}
+    def __init__(self, port: int | None = None, **options: Any) -> None:
+        self.port = free_port() if port is None else port
+        self._sentinel = "sentinel" in options
+        kept: dict[str, Any] = {} if self._sentinel else {"save": '""', "appendonly": "no"}
+        self._options = {**kept, **options}
         self._directory = Path(tempfile.mkdtemp(prefix="redis-"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,10 +64,13 @@ class RedisServer:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def start(self, timeout: float = 20.0) -> None:
-        words = [redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1"]
-        words += ["--dir", str(self._directory)]
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self._directory}"]
         for name, value in self._options.items():
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            values = value if isinstance(value, list) else [value]
+            lines += [f"{name.replace('_', '-')} {each}" for each in values]
+        file = self._directory / "redis.conf"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        words = [redis_binary(), str(file), *(["--sentinel"] if self._sentinel else [])]
         self._process = subprocess.Popen(
             words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -1,0 +1,213 @@
+"""Several real Redis servers that know of each other: a cluster, and a pair with Sentinels."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from tests.harness.redis_server import RedisServer
+
+_BUS = 10_000
+"""How far a node's port for the others is from the one for clients."""
+SLOTS = 16_384
+
+
+def until(what: str, holds: Callable[[], bool], timeout: float = 20.0) -> None:
+    """Wait for something that comes by itself."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+
+
+class RedisCluster:
+    """Three nodes without replicas, which hold a third of the slots each. Usable as a context
+    manager.
+
+    Attributes:
+        nodes: in the order of their slots.
+    """
+
+    def __init__(self) -> None:
+        self.nodes = [
+            RedisServer(
+                port=_bus_port(),
+                cluster_enabled="yes",
+                cluster_node_timeout=1000,
+                # a slot without a node is no reason to refuse the others
+                cluster_require_full_coverage="no",
+            )
+            for _ in range(3)
+        ]
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def url(self) -> str:
+        return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def __enter__(self) -> RedisCluster:
+        with contextlib.ExitStack() as stack:
+            for node in self.nodes:
+                stack.enter_context(node)
+            first, *others = self.nodes
+            for number, node in enumerate(self.nodes):
+                slots = range(SLOTS * number // 3, SLOTS * (number + 1) // 3)
+                node.command("CLUSTER", "ADDSLOTS", *map(str, slots))
+                node.command("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
+            for node in others:
+                node.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
+            until("the nodes agree", lambda: all(map(_is_ready, self.nodes)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def owner(self, key: bytes) -> RedisServer:
+        """Who answers for a key."""
+        name = key.decode()
+        [node] = [
+            each
+            for each in self.nodes
+            if not (each.command("GET", name) or b"").startswith((b"-MOVED", b"-ASK"))
+        ]
+        return node
+
+    def slot(self, key: bytes) -> int:
+        reply = self.nodes[0].command("CLUSTER", "KEYSLOT", key.decode())
+        assert reply is not None
+        return int(reply[1:])
+
+    def begin_move(self, key: bytes, to: RedisServer) -> RedisServer:
+        """Have a key's slot on its way: what it does not hold yet is asked for at `to`.
+
+        Returns:
+            Who has it still.
+        """
+        owner, slot = self.owner(key), str(self.slot(key))
+        to.command("CLUSTER", "SETSLOT", slot, "IMPORTING", _id(owner))
+        owner.command("CLUSTER", "SETSLOT", slot, "MIGRATING", _id(to))
+        return owner
+
+    def end_move(self, key: bytes, owner: RedisServer, to: RedisServer) -> None:
+        """Carry the slot's keys over, and tell all nodes."""
+        slot = str(self.slot(key))
+        for name in _strings(owner.command("CLUSTER", "GETKEYSINSLOT", slot, "1000")):
+            owner.command("MIGRATE", "127.0.0.1", str(to.port), name, "0", "5000")
+        for node in (to, owner, *self.nodes):
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
+
+
+class RedisSentinels:
+    """A primary, a replica, and Sentinels that watch them under the name `SERVICE`. Usable as a
+    context manager.
+
+    Attributes:
+        servers: those that were the primary and the replica at first.
+    """
+
+    SERVICE = "gateway"
+
+    def __init__(self, sentinels: int = 1, **options: Any) -> None:
+        options |= {"repl_diskless_sync_delay": 0}
+        primary = RedisServer(**options)
+        replica = RedisServer(replicaof=f"127.0.0.1 {primary.port}", **options)
+        self.servers = [primary, replica]
+        self.sentinels = [
+            RedisServer(
+                sentinel=[
+                    f"monitor {self.SERVICE} 127.0.0.1 {primary.port} {sentinels // 2 + 1}",
+                    f"down-after-milliseconds {self.SERVICE} 300",
+                    f"failover-timeout {self.SERVICE} 3000",
+                ]
+            )
+            for _ in range(sentinels)
+        ]
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def url(self) -> str:
+        return "redis://" + ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+
+    def __enter__(self) -> RedisSentinels:
+        with contextlib.ExitStack() as stack:
+            for server in self.servers:
+                stack.enter_context(server)
+            replica = self.servers[1]
+            up = b"master_link_status:up"
+            until("the replica follows", lambda: up in (replica.command("INFO") or b""))
+            for sentinel in self.sentinels:
+                stack.enter_context(sentinel)
+            until(
+                "the Sentinels know the replica",
+                lambda: all(map(_could_fail_over, self.sentinels)),
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def primary(self) -> RedisServer:
+        """Who that is now, as the first Sentinel has it."""
+        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.SERVICE)
+        _, port = _strings(self.sentinels[0].command(*words))
+        [server] = [each for each in self.servers if each.port == int(port)]
+        return server
+
+    def fail_over(self) -> None:
+        """By hand, with both servers well; returns once the first Sentinel names the other one."""
+        before = self.primary
+        words = ("SENTINEL", "FAILOVER", self.SERVICE)
+        until("a failover", lambda: self.sentinels[0].command(*words) == b"+OK\r\n")
+        until("another primary", lambda: self.primary is not before)
+
+
+def _bus_port() -> int:
+    """A free port whose bus port is free as well."""
+    while True:
+        port = random.randrange(20_000, 1 << 15)
+        with contextlib.suppress(OSError), socket.socket() as client, socket.socket() as bus:
+            client.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + _BUS))
+            return port
+
+
+def _is_ready(node: RedisServer) -> bool:
+    info = node.command("CLUSTER", "INFO") or b""
+    facts = (f"cluster_slots_ok:{SLOTS}", "cluster_known_nodes:3", "cluster_state:ok")
+    return all(f"{fact}\r".encode() in info for fact in facts)
+
+
+def _could_fail_over(sentinel: RedisServer) -> bool:
+    """Whether it has heard of the replica from the replica itself."""
+    reply = sentinel.command("SENTINEL", "REPLICAS", RedisSentinels.SERVICE) or b""
+    return b"master-link-status\r\n$2\r\nok\r\n" in reply
+
+
+def _id(node: RedisServer) -> str:
+    [name] = _strings(node.command("CLUSTER", "MYID"))
+    return name
+
+
+def _strings(reply: bytes | None) -> list[str]:
+    """The bulk strings of a raw reply."""
+    assert reply is not None
+    return [part.decode() for part in reply.split(b"\r\n") if part and part[:1] not in b"$*"]
