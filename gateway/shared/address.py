@@ -47,8 +47,8 @@ class Place:
 
 
 def place_of(url: str, *, sentinels: bool, option: str = "redis.url") -> Place:
-    """Read `redis[s]://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]`, or
-    `unix://[[USER]:PASSWORD@]/PATH[?db=DATABASE]`.
+    """Read `redis[s]://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]`, or
+    `unix://[USER[:PASSWORD]@]/PATH[?db=DATABASE]`.
 
     Raises:
         ConfigError: it says something else. The message has no password.
@@ -69,8 +69,6 @@ def place_of(url: str, *, sentinels: bool, option: str = "redis.url") -> Place:
         raise wrong(f"'#{parts.fragment}' has no meaning here")
     login, _, hosts = parts.netloc.rpartition("@")
     username, colon, password = login.partition(":")
-    if login and not colon:
-        raise wrong("has a user and no password, expected USER:PASSWORD@ or :PASSWORD@")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(query.keys() - {"db"})
     if unknown:

@@ -118,6 +118,7 @@ class Connections:
             return
         if connection.usable:
             self._open.append(connection)
+            self._breaker.state.server = str(connection.address)
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening = None

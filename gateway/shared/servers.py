@@ -50,6 +50,11 @@ class Servers:
                 field="redis.password",
             )
         password = _revealed(settings.password, "redis.password") or place.password
+        if password is None and place.username is not None:
+            raise ConfigError(
+                "redis.url: has a user, expected a password there or in redis.password",
+                field="redis.url",
+            )
         self._login = _login(settings.username or place.username, password)
         self._sentinel_login = _login(
             settings.sentinel_username,
@@ -124,7 +129,8 @@ class Servers:
         finally:
             asked.abort()
         if isinstance(found, Refused):
-            raise Away(f"the Sentinel {sentinel} says {found}")
+            words = away(found) or f"says {found}"
+            raise Away(f"the Sentinel {sentinel} {words}")
         if not found:
             raise Away(f"the Sentinel {sentinel} knows no service {service!r}")
         address = Address(found[0].decode(), int(found[1]))

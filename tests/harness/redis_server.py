@@ -26,6 +26,16 @@ def redis_binary() -> str:
     return str(found)
 
 
+def has_tls() -> bool:
+    """Whether it was built with it; a server that was not stops at such an option."""
+    words = [redis_binary(), "--port", "0", "--tls-port", "0", "--tls-auth-clients", "no"]
+    try:
+        process = subprocess.run(words, timeout=0.2, capture_output=True, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return b"bad directive" not in (process.stdout + process.stderr).lower()
+
+
 class RedisServer:
     """Started on entry, stopped at the end.
 
