@@ -23,6 +23,8 @@ _RETRY = 0.5
 _TICK = 0.25
 _QUIET = 1.0
 """Seconds without an answer after which the server is asked for one."""
+_LOOK = 1.0
+"""Seconds between two questions to Sentinels."""
 _TRIES = 5
 """Ways that one command goes, from server to server of a cluster or over new connections."""
 _MOST_WAITING = 4096
@@ -71,7 +73,7 @@ class Link:
         self._hashes: dict[str, str] = {}
         self._forbidden: set[Word] = set()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def state(self) -> LinkState:
@@ -95,13 +97,15 @@ class Link:
         """Try once, for about a second, and go on trying in the background."""
         self._loop = asyncio.get_running_loop()
         await self._recover()
-        self._task = self._loop.create_task(self._tend())
+        self._tasks = [self._loop.create_task(self._tend())]
+        if self._servers.watched:
+            self._tasks.append(self._loop.create_task(self._follow()))
 
     async def stop(self) -> None:
         """Close everything; commands under way raise `Away`."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._breaker.stop()
 
     async def call(self, *words: Word, timeout: float | None = None) -> Any:
@@ -232,6 +236,14 @@ class Link:
             if now - self._heard >= _QUIET:
                 with contextlib.suppress(Away, Refused):
                     await self.call(*self._probe)
+
+    async def _follow(self) -> None:
+        """Leave a primary that has been replaced: it may not know yet, and still take writes."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            elected = await self._servers.elected()
+            if elected is not None and self.up and str(elected) != self.state.server:
+                self._breaker.down(f"{elected} takes the place of {self.state.server}")
 
     def _try_soon(self) -> None:
         self._wake.set()

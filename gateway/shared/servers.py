@@ -38,6 +38,9 @@ class Servers:
 
     Raises:
         ConfigError: the URL, a secret or a file cannot be used.
+
+    Attributes:
+        watched: whether Sentinels may name another primary at any time.
     """
 
     def __init__(self, settings: Redis) -> None:
@@ -64,6 +67,7 @@ class Servers:
         self._server_name = settings.tls.server_name
         self._database = place.database
         self._service = service
+        self.watched = service is not None
         self._addresses = deque(place.addresses)
         self._moved: Address | None = None
         self._warned = False
@@ -96,6 +100,17 @@ class Servers:
                 self._failed(address)
         raise Away(cause)
 
+    async def elected(self) -> Address | None:
+        """Who the Sentinels say is the primary; None when there are none, or none answers."""
+        if self._service is None:
+            return None
+        for sentinel in [*self._addresses]:
+            try:
+                return await self._named(sentinel, self._service)
+            except Away:
+                self._failed(sentinel)
+        return None
+
     async def open_at(self, address: Address, ended: Ended = _nothing) -> Connection:
         """To one server.
 
@@ -123,6 +138,14 @@ class Servers:
             self._addresses.append(address)
 
     async def _through(self, sentinel: Address, service: str, ended: Ended) -> Connection:
+        address = await self._named(sentinel, service)
+        connection = await self.open_at(address, ended)
+        if not connection.primary:
+            connection.abort()
+            raise Away(f"{address} is a replica: the failover has not ended")
+        return connection
+
+    async def _named(self, sentinel: Address, service: str) -> Address:
         asked = await self._connect(sentinel, self._sentinel_login, _nothing)
         try:
             found = await _answer(asked, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
@@ -133,12 +156,7 @@ class Servers:
             raise Away(f"the Sentinel {sentinel} {words}")
         if not found:
             raise Away(f"the Sentinel {sentinel} knows no service {service!r}")
-        address = Address(found[0].decode(), int(found[1]))
-        connection = await self.open_at(address, ended)
-        if not connection.primary:
-            connection.abort()
-            raise Away(f"{address} is a replica: the failover has not ended")
-        return connection
+        return Address(found[0].decode(), int(found[1]))
 
     async def _connect(
         self, address: Address, login: tuple[str, ...] | None, ended: Ended

@@ -129,7 +129,7 @@ class RedisSentinels:
                 sentinel=[
                     f"monitor {self.SERVICE} 127.0.0.1 {primary.port} {sentinels // 2 + 1}",
                     f"down-after-milliseconds {self.SERVICE} 300",
-                    f"failover-timeout {self.SERVICE} 3000",
+                    f"failover-timeout {self.SERVICE} 1000",
                 ]
             )
             for _ in range(sentinels)
