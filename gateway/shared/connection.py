@@ -62,8 +62,8 @@ class Connection(asyncio.Protocol):
         """Send a command.
 
         Args:
-            limit: when to give the whole connection up if the answer has not come, on the loop's
-                clock. `check` does.
+            limit: when to give the whole connection up if the answer has not come, by
+                `time.monotonic`. `check` does that.
 
         Returns:
             What becomes the answer: bytes, int, list or None; `Refused` and `Lost` as values. May

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 from gateway.shared.address import Address
@@ -104,7 +105,7 @@ class Connections:
 
     def _start_opening(self, *, at_once: bool) -> None:
         loop = asyncio.get_running_loop()
-        if self._opening is None and (at_once or loop.time() >= self._not_before):
+        if self._opening is None and (at_once or monotonic() >= self._not_before):
             self._opening = loop.create_task(self._open_another())
             self._opening.add_done_callback(self._opened)
 
@@ -112,7 +113,7 @@ class Connections:
         try:
             connection = await self._servers.open(self.lost)
         except Away as error:
-            self._not_before = asyncio.get_running_loop().time() + _PAUSE
+            self._not_before = monotonic() + _PAUSE
             if not self._open:
                 self._breaker.down(str(error))
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from hashlib import sha1
+from time import monotonic
 from typing import Any
 
 from gateway.config import Redis
@@ -47,6 +48,8 @@ _READS = frozenset(
     }
 )
 """Sent again when the connection was lost before the answer; others may have been carried out."""
+_HELD_UP = 0.005
+"""Seconds that a timer is late when the event loop had more than a little else to do."""
 _LATE = object()
 
 
@@ -124,19 +127,19 @@ class Link:
         wait = self._timeout if timeout is None else timeout
         if not self.up:
             raise self._skipped(self.state.cause)
-        deadline = self._loop.time() + wait
+        deadline = monotonic() + wait
         try:
             return await self._call(("EVALSHA", digest, *rest), wait)
         except Refused as error:
             if not str(error).startswith("NOSCRIPT"):
                 raise
-        return await self._call(("EVAL", script, *rest), deadline - self._loop.time())
+        return await self._call(("EVAL", script, *rest), deadline - monotonic())
 
     async def _call(self, words: tuple[Word, ...], wait: float) -> Any:
         state = self._breaker.state
         if not state.up:
             raise self._skipped(state.cause)
-        started = self._loop.time()
+        started = monotonic()
         deadline = started + wait
         limit = started + max(wait, LIMIT)
         for _ in range(_TRIES):
@@ -159,7 +162,7 @@ class Link:
                 break
             if not state.up:
                 break
-        now = self._loop.time()
+        now = monotonic()
         if isinstance(reply, Exception):
             raise self._failure(words[0], reply, started, now)
         if reply is _LATE:
@@ -172,7 +175,8 @@ class Link:
 
     async def _within(self, answer: asyncio.Future[Any], deadline: float) -> Any:
         """An answer, or `_LATE`."""
-        timer = self._loop.call_at(deadline, _expire, answer)
+        left = max(deadline - monotonic(), 0.0)
+        timer = self._loop.call_later(left, self._expire, answer, deadline)
         try:
             return await answer
         finally:
@@ -182,13 +186,20 @@ class Link:
         self, address: Address, words: tuple[Word, ...], deadline: float, limit: float
     ) -> Any:
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(deadline - monotonic()):
                 answer = await self._connections.ask_at(address, words, limit)
         except TimeoutError:
             return _LATE
         except Away:
             return Lost()
         return await self._within(answer, deadline)
+
+    def _expire(self, answer: asyncio.Future[Any], deadline: float) -> None:
+        """If it is the event loop that was held up, the answer may lie there unread."""
+        if monotonic() > deadline + _HELD_UP:
+            self._loop.call_later(_HELD_UP, _end, answer)
+        else:
+            _end(answer)
 
     def _skipped(self, cause: str) -> Away:
         self.state.commands[Outcome.SKIPPED] += 1
@@ -231,7 +242,7 @@ class Link:
             if not self.up:
                 await self._recover()
                 continue
-            now = self._loop.time()
+            now = monotonic()
             self._connections.check(now)
             if now - self._heard >= _QUIET:
                 with contextlib.suppress(Away, Refused):
@@ -255,7 +266,7 @@ class Link:
             for _ in range(_TRIES):
                 connection = await self._servers.open(self._connections.lost)
                 address = connection.address
-                now = self._loop.time()
+                now = monotonic()
                 answer = connection.ask(self._probe, now + LIMIT)
                 try:
                     reply = await self._within(answer, now + self._timeout)
@@ -263,7 +274,7 @@ class Link:
                     connection.abort()
                     raise
                 if reply == b"OK" and connection.usable:
-                    self._heard = self._loop.time()
+                    self._heard = monotonic()
                     self._connections.begin(connection)
                     self._breaker.came_up(str(address))
                     return
@@ -285,6 +296,6 @@ class Link:
         return "ends connections"
 
 
-def _expire(answer: asyncio.Future[Any]) -> None:
+def _end(answer: asyncio.Future[Any]) -> None:
     if not answer.done():
         answer.set_result(_LATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 from gateway.shared.breaker import Breaker
@@ -33,9 +34,9 @@ class Reader:
         """
         for _ in range(_TRIES):
             connection = await self._ready()
-            limit = asyncio.get_running_loop().time() + wait + LIMIT
+            limit = monotonic() + wait + LIMIT
             try:
-                async with asyncio.timeout_at(limit):
+                async with asyncio.timeout(wait + LIMIT):
                     reply = await connection.ask(words, limit)
             except TimeoutError:
                 self._breaker.down(f"{connection.address} does not answer")

@@ -8,6 +8,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from gateway.config import ConfigError, Redis, Secret
@@ -233,7 +234,7 @@ async def _answer(connection: Connection, *words: str | int) -> Any:
     """Raises:
     Away: none came.
     """
-    now = asyncio.get_running_loop().time()
+    now = monotonic()
     try:
         async with asyncio.timeout(LIMIT):
             reply = await connection.ask(words, now + LIMIT)

@@ -16,6 +16,14 @@ def test_secrets_are_starred_wherever_they_are() -> None:
     }
 
 
+def test_the_login_in_a_url_is_starred() -> None:
+    shown = {"url": f"redis://{REDACTED}@a:1,b:2/3"}
+    for login in ("user:pass", ":pass", "us@er:p@ss"):
+        assert redacted({"url": f"redis://{login}@a:1,b:2/3"}) == shown
+    for url in ("redis://a:1", "http://a/x@y", "a@b", "unix:///a@b"):
+        assert redacted({"url": url}) == {"url": url}
+
+
 def test_sections_are_shown_without_the_secrets_in_them() -> None:
     key = {"name": "team", "hash": "sha256:1", "key": {"env": "A"}, "models": ("m",)}
     shown = {"name": "team", "hash": REDACTED, "key": REDACTED, "models": ["m"]}

@@ -61,7 +61,7 @@ TLS = {
 }
 """These need certificates: tests/process/test_tls.py has them."""
 REDIS = leaves(msgspec.to_builtins(Redis()), "redis.")
-"""These need a Redis: tests/shared/test_redis_options.py has them."""
+"""These need a Redis: tests/shared/ has them."""
 FILES = {"log.access", "log.decisions"}
 NO_GATE = ("scheduling.gate", None)
 ONE = ("scheduling.decode.max_requests", 1)

@@ -41,6 +41,18 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "no scheme": ({"backends": [{"url": "gpu1:8000"}]}, ("backend url", "'gpu1:8000'")),
     "bad port in a URL": ({"backends": [{"url": "http://gpu1:99999"}]}, ("http://gpu1:99999",)),
     "no URL": ({"backends": [{"models": ["m"]}]}, ("backends", "url")),
+    "no name for a Sentinel's password": (
+        {"redis": {"url": "redis://r", "sentinel_password": "p"}},
+        ("redis", "sentinel_service"),
+    ),
+    "a user without a password": (
+        {"redis": {"url": "redis://r", "username": "u"}},
+        ("redis", "password"),
+    ),
+    "keys that cannot be named so": (
+        {"redis": {"namespace": "{a}"}},
+        ("redis.namespace", "'{a}'"),
+    ),
     "empty model list": ({"backends": [BACKEND | {"models": []}]}, ("models",)),
     "unknown key of a source": (
         {"discovery": {"file": [{"path": "x", "intervall": 1}]}},

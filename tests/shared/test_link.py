@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from gateway.shared.breaker import Outcome
 from gateway.shared.link import Link
@@ -179,6 +180,31 @@ def test_Z01_c_answers_a_little_too_late(proxy: TcpProxy) -> None:
                 await link.call("PING", timeout=0.05)
             assert await link.call("PING") == b"PONG"
             assert link.up
+
+    asyncio.run(run())
+
+
+def test_a_busy_event_loop_is_no_slow_redis(server: RedisServer) -> None:
+    async def run() -> None:
+        async with linked(server.url, timeout=0.05) as link:
+            await eventually(lambda: link.up)
+            asked = [asyncio.create_task(link.call("PING")) for _ in range(3)]
+            await asyncio.sleep(0)
+            time.sleep(0.2)  # noqa: ASYNC251  # it is the point
+            assert await asyncio.gather(*asked) == [b"PONG"] * 3
+
+    # it looks at timers before sockets
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+def test_commands_share_a_few_connections(proxy: TcpProxy) -> None:
+    async def run() -> None:
+        proxy.behave(up=Way(delay=0.05))
+        async with linked(url_of(proxy), timeout=10.0, max_connections=3) as link:
+            for _ in range(5):
+                await asyncio.gather(*(link.call("PING") for _ in range(20)))
+            assert proxy.connections == 3
 
     asyncio.run(run())
 
