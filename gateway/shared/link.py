@@ -48,8 +48,6 @@ _READS = frozenset(
     }
 )
 """Sent again when the connection was lost before the answer; others may have been carried out."""
-_HELD_UP = 0.005
-"""Seconds that a timer is late when the event loop had more than a little else to do."""
 _LATE = object()
 
 
@@ -176,7 +174,7 @@ class Link:
     async def _within(self, answer: asyncio.Future[Any], deadline: float) -> Any:
         """An answer, or `_LATE`."""
         left = max(deadline - monotonic(), 0.0)
-        timer = self._loop.call_later(left, self._expire, answer, deadline)
+        timer = self._loop.call_later(left, _expire, answer)
         try:
             return await answer
         finally:
@@ -193,13 +191,6 @@ class Link:
         except Away:
             return Lost()
         return await self._within(answer, deadline)
-
-    def _expire(self, answer: asyncio.Future[Any], deadline: float) -> None:
-        """If it is the event loop that was held up, the answer may lie there unread."""
-        if monotonic() > deadline + _HELD_UP:
-            self._loop.call_later(_HELD_UP, _end, answer)
-        else:
-            _end(answer)
 
     def _skipped(self, cause: str) -> Away:
         self.state.commands[Outcome.SKIPPED] += 1
@@ -296,6 +287,6 @@ class Link:
         return "ends connections"
 
 
-def _end(answer: asyncio.Future[Any]) -> None:
+def _expire(answer: asyncio.Future[Any]) -> None:
     if not answer.done():
         answer.set_result(_LATE)
