@@ -15,7 +15,7 @@ from gateway.shared.connection import Lost, Unsent, Word
 from gateway.shared.connections import Connections
 from gateway.shared.reader import Reader
 from gateway.shared.records import Away, Refused
-from gateway.shared.replies import away, redirect
+from gateway.shared.replies import away, passing, redirect
 from gateway.shared.servers import LIMIT, Servers
 from gateway.types import Clock
 
@@ -207,6 +207,9 @@ class Link:
         state = self.state
         if isinstance(reply, Refused):
             self._heard = now
+            if passing(reply):
+                state.commands[Outcome.LOST] += 1
+                return Away("the cluster is moving our keys")
             cause = away(reply)
             if cause is None:
                 self._breaker.done()

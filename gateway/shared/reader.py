@@ -9,7 +9,7 @@ from typing import Any
 from gateway.shared.breaker import Breaker
 from gateway.shared.connection import Connection, Lost, Word
 from gateway.shared.records import Away, Refused
-from gateway.shared.replies import away, redirect
+from gateway.shared.replies import away, passing, redirect
 from gateway.shared.servers import LIMIT, Servers
 
 _TRIES = 3
@@ -49,6 +49,8 @@ class Reader:
                     self._servers.moved(to[1])
                     self.close()
                     continue
+                if passing(reply):
+                    raise Away("the cluster is moving our keys")
                 cause = away(reply)
                 if cause is None:
                     raise reply

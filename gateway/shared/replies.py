@@ -40,6 +40,12 @@ def away(error: Refused) -> str | None:
     return None if words is None else f"{words} ({code})"
 
 
+def passing(error: Refused) -> bool:
+    """Whether it ends by itself: a cluster is just moving our keys, and has some of them here and
+    some there."""
+    return str(error).startswith(("TRYAGAIN ", "ASK "))
+
+
 def redirect(error: Refused, asked: Address) -> tuple[str, Address] | None:
     """Where in the cluster the keys are: ("MOVED", from now on) or ("ASK", this once).
 
