@@ -183,6 +183,9 @@ def test_it_follows_sentinels_through_failovers(sentinels: RedisSentinels) -> No
             await add_two(link)
             first = link.state.server
             reader = link.reader()
+            name = link.key("n").decode()
+            two = b"$1\r\n2\r\n"
+            await eventually(lambda: sentinels.servers[1].command("GET", name) == two)
             # by hand: the old primary is well, and takes writes for some seconds more
             await asyncio.to_thread(sentinels.fail_over)
             await eventually(lambda: link.up and link.state.server != first)
