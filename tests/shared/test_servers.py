@@ -188,7 +188,7 @@ def test_it_follows_sentinels_through_failovers(sentinels: RedisSentinels) -> No
             await eventually(lambda: sentinels.servers[1].command("GET", name) == two)
             # by hand: the old primary is well, and takes writes for some seconds more
             await asyncio.to_thread(sentinels.fail_over)
-            await eventually(lambda: link.up and link.state.server != first)
+            await eventually(lambda: link.up and link.state.server != first, 6)
             assert link.state.server == f"127.0.0.1:{sentinels.primary.port}"
             assert await link.call("GET", link.key("n")) == b"2"
             # by need: it does not answer any more
