@@ -119,8 +119,11 @@ def test_a_server_that_is_too_old_is_named(hello: bool, caplog: pytest.LogCaptur
         listener = await asyncio.start_server(serve, "127.0.0.1", port)
         async with listener, linked(f"redis://127.0.0.1:{port}") as link:
             assert link.up, link.state.cause
+            with pytest.raises(Refused):
+                await link.reader().block("XREAD", wait=0.0)
 
     asyncio.run(run())
+    assert caplog.text.count("expected 6.2 or newer") == 1
     version = "6.0" if hello else "5.0"
     assert f"has version {version}, expected 6.2 or newer" in caplog.text
 
