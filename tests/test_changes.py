@@ -8,6 +8,7 @@ from gateway.config import (
     BackendConfig,
     BackendTls,
     PolicyConfig,
+    Redis,
     Scheduling,
     Server,
     ServerTls,
@@ -43,6 +44,7 @@ def test_some_sections_change_as_one(section: str) -> None:
         backends=[BackendConfig(url="http://a")],
         policy=PolicyConfig(params={"omega": 0.5}),
         backend_tls=BackendTls(insecure=True),
+        redis=Redis(url="redis://a"),
     )
     assert section in changes(before, after)
 

@@ -42,8 +42,8 @@ def away(error: Refused) -> str | None:
 
 def passing(error: Refused) -> bool:
     """Whether it ends by itself: a cluster is just moving our keys, and has some of them here and
-    some there."""
-    return str(error).startswith(("TRYAGAIN ", "ASK "))
+    some there, or its servers do not agree yet."""
+    return str(error).startswith(("TRYAGAIN ", "ASK ", "MOVED "))
 
 
 def redirect(error: Refused, asked: Address) -> tuple[str, Address] | None:

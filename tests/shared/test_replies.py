@@ -4,7 +4,7 @@ import pytest
 
 from gateway.shared.address import Address
 from gateway.shared.records import Refused
-from gateway.shared.replies import away, redirect
+from gateway.shared.replies import away, passing, redirect
 
 HERE = Address("here", 1)
 
@@ -41,6 +41,12 @@ def test_Z01_states_in_which_nothing_is_worth_sending(text: str) -> None:
 )
 def test_what_is_wrong_with_one_command_only(text: str) -> None:
     assert away(Refused(text)) is None
+
+
+def test_what_ends_by_itself() -> None:
+    for text in ("TRYAGAIN Multiple keys", "ASK 1 a:1", "MOVED 1 a:1"):
+        assert passing(Refused(text))
+    assert not passing(Refused("WRONGTYPE ASK 1 a:1"))
 
 
 def test_redirections() -> None:
