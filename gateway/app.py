@@ -49,6 +49,7 @@ from gateway.http.ops import Ops, identified, is_control_path, refusal
 from gateway.http.owners import LocalOwners
 from gateway.http.proxy import Proxy
 from gateway.http.verdicts import Verdicts
+from gateway.overrides import Overrides
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
@@ -118,6 +119,7 @@ class Gateway:
         self.reconciler = Reconciler(self.fleet, clock, settings.discovery.linger)
         self.feeds = Feeds(settings.discovery, self.reconciler, clock)
         self.keys = Keys(settings.auth)
+        self.overrides = Overrides(self)
         tls = settings.server.tls
         self.certificate = None if tls is None else ServerCertificate(tls)
         self.access = _log(AccessLog, "access", settings.log.access)

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
+from gateway.admin.redaction import redacted
 from gateway.admin.views import (
     BackendView,
     DiscoveryView,
     Explanation,
     IndexView,
     KeyView,
+    NewKeyView,
+    OverridesView,
+    OverrideView,
     PolicyView,
     PoolView,
     ReloadView,
     RequestView,
 )
-from gateway.config import BackendConfig, ConfigError, PolicyConfig, Scheduling, Settings
+from gateway.config import (
+    BackendConfig,
+    ConfigError,
+    NewKey,
+    PolicyConfig,
+    Scheduling,
+    Settings,
+)
 from gateway.explain import explain
 from gateway.fleet.backend import Backend, BackendPatch
 from gateway.telemetry.digest import digest
-from policies.registry import build, find, names
+from policies.registry import find, names
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -36,23 +49,23 @@ class GatewayControl:
         self._gateway = gateway
 
     def backends(self) -> list[BackendView]:
-        return [self._view(backend) for backend in self._gateway.fleet]
+        return [self._view(backend) for backend in self._gateway.reconciler.ordered()]
 
     def backend(self, id: str) -> BackendView:
         return self._view(self._gateway.fleet.get(id))
 
-    def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
-        backend, new = self._gateway.reconciler.add(config)
+    async def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
+        backend, new = await self._gateway.overrides.add_backend(config)
         return self._view(backend), new
 
-    def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
-        return self._view(self._gateway.reconciler.patch(id, patch))
+    async def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
+        return self._view(await self._gateway.overrides.patch_backend(id, patch))
 
-    def drain_backend(self, id: str, on: bool) -> BackendView:
-        return self._view(self._gateway.fleet.drain(id, on))
+    async def drain_backend(self, id: str, on: bool) -> BackendView:
+        return self._view(await self._gateway.overrides.drain_backend(id, on))
 
-    def remove_backend(self, id: str) -> None:
-        self._gateway.reconciler.remove(id)
+    async def remove_backend(self, id: str) -> None:
+        await self._gateway.overrides.remove_backend(id)
 
     def discovery(self) -> list[DiscoveryView]:
         gateway = self._gateway
@@ -90,19 +103,16 @@ class GatewayControl:
         policy = self._gateway.pools.policy
         return PolicyConfig(name=policy.name, params=msgspec.structs.asdict(policy.params))
 
-    def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
-        gateway = self._gateway
-        gateway.pools.policy = gateway.recorded(build(policy.name, policy.params))
-        gateway.settings = msgspec.structs.replace(gateway.settings, policy=self.policy())
+    async def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
+        await self._gateway.overrides.set_policy(policy)
         return self.policy()
 
     def scheduling(self) -> Scheduling:
         return self._gateway.pools.scheduling
 
-    def set_scheduling(self, scheduling: Scheduling) -> None:
-        gateway = self._gateway
-        gateway.pools.scheduling = scheduling
-        gateway.settings = msgspec.structs.replace(gateway.settings, scheduling=scheduling)
+    async def set_scheduling(self, scheduling: Scheduling) -> Scheduling:
+        await self._gateway.overrides.set_scheduling(scheduling)
+        return self.scheduling()
 
     def explain(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -186,12 +196,49 @@ class GatewayControl:
             )
         return views
 
+    async def add_key(self, options: NewKey) -> NewKeyView:
+        return NewKeyView(name=options.name, key=await self._gateway.overrides.add_key(options))
+
+    async def patch_key(self, name: str, options: Mapping[str, Any]) -> KeyView:
+        await self._gateway.overrides.patch_key(name, options)
+        return next(view for view in self.keys() if view.name == name)
+
+    async def remove_key(self, name: str) -> None:
+        await self._gateway.overrides.remove_key(name)
+
+    def overrides(self) -> OverridesView:
+        overrides = self._gateway.overrides
+        entries, state = overrides.entries(), overrides.state
+        now = time.time() * 1000
+        return OverridesView(
+            shared=state.shared,
+            version=state.version.number if overrides.lasting else None,
+            overrides=[
+                OverrideView(
+                    name=name,
+                    value=redacted(msgspec.json.decode(entry.value or b"null"), name),
+                    age_seconds=max(0.0, (now - entry.at) / 1000),
+                    shared=name not in state.unshared if overrides.lasting else None,
+                    ignored=overrides.ignored.get(name),
+                )
+                for name, entry in entries.items()
+            ],
+        )
+
+    async def drop_overrides(self, section: str) -> OverridesView:
+        await self._gateway.overrides.drop(section)
+        return self.overrides()
+
+    @property
+    def shared(self) -> bool | None:
+        return self._gateway.overrides.state.shared
+
     def settings(self) -> Settings:
         gateway = self._gateway
         return msgspec.structs.replace(
             gateway.settings,
             policy=self.policy(),
-            backends=[backend.config for backend in gateway.fleet],
+            backends=[backend.config for backend in gateway.reconciler.ordered()],
         )
 
     async def reload(self) -> ReloadView:
@@ -199,7 +246,11 @@ class GatewayControl:
         if reloader is None:
             raise ConfigError("there is no config file to load: the gateway was started without")
         reloaded = await reloader.reload()
-        return ReloadView(changed=reloaded.changed, needs_restart=reloaded.needs_restart)
+        return ReloadView(
+            changed=reloaded.changed,
+            needs_restart=reloaded.needs_restart,
+            overridden=reloaded.overridden or UNSET,
+        )
 
     def _view(self, backend: Backend) -> BackendView:
         gateway = self._gateway

@@ -2,8 +2,8 @@
 
 What the file says is read and tried as a whole before anything changes. Then those options that
 have changed in the file since it was last loaded are set, all in one step of the event loop; what
-was changed through the admin API and not in the file stays. Streams, queues, index, counters and
-what was learnt are not touched.
+was changed through the admin API and not in the file stays, and with Redis all that was changed
+there. Streams, queues, index, counters and what was learnt are not touched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.changes import changes, taken_over
+from gateway.changes import changes
 from gateway.config import ConfigError, Settings
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.backend import Source
@@ -51,10 +51,12 @@ class Reloaded(msgspec.Struct, frozen=True):
     Attributes:
         changed: options that have changed since the file was last loaded, and hold now.
         needs_restart: options that are not as the file says until the gateway is started anew.
+        overridden: options that have changed, and do not hold because of the admin API.
     """
 
     changed: list[str]
     needs_restart: list[str]
+    overridden: list[str] = []
 
 
 def _server(gateway: Gateway, settings: Settings) -> None:
@@ -212,6 +214,10 @@ class Reloader:
         self._wake.set()  # how often to look may have changed
         metrics.config_reloaded("applied" if reloaded.changed else "unchanged")
         logger.info("config reloaded, changed: %s", ", ".join(reloaded.changed) or "nothing")
+        if reloaded.overridden:
+            logger.warning(
+                "config: set over the admin API, which holds: %s", ", ".join(reloaded.overridden)
+            )
         if reloaded.needs_restart:
             logger.warning(
                 "config: needs a restart to be as the file says: %s",
@@ -249,7 +255,7 @@ class Reloader:
             option for option in changes(self._loaded, settings) if option not in NEEDS_RESTART
         ]
         try:
-            after = taken_over(gateway.settings, settings, changed)
+            after = gateway.overrides.reloaded(settings, changed)
         except ValueError as error:
             raise ConfigError(
                 f"{self._path}: with what was changed through the admin API: {error}"
@@ -261,8 +267,11 @@ class Reloader:
             if section in SECTIONS:
                 SECTIONS[section](gateway, after)
         self._loaded = settings
+        overridden = gateway.overrides.hiding(changed)
         return Reloaded(
-            changed, [name for name in changes(after, settings) if name in NEEDS_RESTART]
+            [option for option in changed if option not in overridden],
+            [name for name in changes(after, settings) if name in NEEDS_RESTART],
+            overridden,
         )
 
     async def _run(self) -> None:

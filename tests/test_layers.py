@@ -16,6 +16,8 @@ LAYERS = {
     "gateway.explain": 6,
     "gateway.process": 6,
     "gateway.listener": 6,
+    "gateway.overlay": 6,
+    "gateway.overrides": 6,
     "gateway.reload": 6,
     "gateway.http": 5,
     "gateway.admin": 5,

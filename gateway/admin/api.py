@@ -21,6 +21,9 @@ from gateway.config import Admin, ConfigError, convert
 
 MAX_BODY = 64 * 1024 * 1024
 """As large as the requests that are to be explained."""
+SHARED = "x-prefixgate-shared"
+"""Of answers to what may change something, with Redis: whether all that was changed through this
+replica is there for the others. What is not yet holds here, and is shared when Redis is back."""
 
 
 def admin_app(control: Control, settings: Admin) -> Auth:
@@ -33,13 +36,13 @@ def admin_app(control: Control, settings: Admin) -> Auth:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    routes = [_route(path, methods) for path, methods in by_path.items()]
+    routes = [_route(path, methods, control) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False
     return Auth(app, settings)
 
 
-def _route(path: str, methods: Mapping[str, Operation]) -> Route:
+def _route(path: str, methods: Mapping[str, Operation], control: Control) -> Route:
     async def endpoint(request: Request) -> Response:
         operation = methods["GET" if request.method == "HEAD" else request.method]
         require(request, operation.needs)
@@ -48,15 +51,14 @@ def _route(path: str, methods: Mapping[str, Operation]) -> Route:
             body = await _body(request, operation)
         handled = operation.handler(request.path_params, body)
         status, answer = handled if isinstance(handled, tuple) else await handled
+        headers = {}
+        if request.method != "GET" and control.shared is not None:
+            headers[SHARED] = str(control.shared).lower()
         if answer is None:
-            return Response(status_code=status)
-        return Response(
-            msgspec.json.encode(answer),
-            status,
-            # States and settings are true now, not later.
-            {"cache-control": "no-store"},
-            "application/json",
-        )
+            return Response(status_code=status, headers=headers)
+        # States and settings are true now, not later.
+        headers["cache-control"] = "no-store"
+        return Response(msgspec.json.encode(answer), status, headers, "application/json")
 
     return Route(path, endpoint, methods=list(methods))
 

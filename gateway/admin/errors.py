@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.admin.control import UnknownKey
 from gateway.admin.views import ErrorDetail, ErrorView
 from gateway.config import ConfigError
 from gateway.fleet.fleet import UnknownBackend
@@ -45,6 +46,10 @@ async def unknown_backend(request: Request, error: Exception) -> Response:
     return error_response(404, str(error), param="backend")
 
 
+async def unknown_key(request: Request, error: Exception) -> Response:
+    return error_response(404, str(error), param="name")
+
+
 async def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
@@ -63,6 +68,7 @@ async def internal_error(request: Request, error: Exception) -> Response:
 HANDLERS = {
     ConfigError: config_error,
     UnknownBackend: unknown_backend,
+    UnknownKey: unknown_key,
     HTTPException: http_error,
     Exception: internal_error,
 }

@@ -18,13 +18,14 @@ Handler = Callable[[Mapping[str, str], Any], Answer | Awaitable[Answer]]
 
 API_VERSION = "1"
 
+_PARAMETERS = {"id": "A backend's id.", "name": "An API key's name."}
 _SCHEMA = "#/components/schemas/{name}"
 _ERRORS = {
     400: "The body, the config file, or a value in it, is wrong.",
     401: "The token is missing or wrong.",
     403: "The token's role does not allow it; or no token is configured and the client is not one "
     "of this machine's own.",
-    404: "There is no such backend.",
+    404: "There is no such backend or key.",
     413: "The body is too large.",
     500: "The gateway failed.",
 }
@@ -41,6 +42,7 @@ class Operation:
         body_optional: an absent body means an empty object.
         partial: the body is a part of its type; it is checked, and handed over as it came.
         backend: takes a backend's id, which may be unknown.
+        named: takes an API key's name, which may be unknown.
         refusable: may be wrong although it takes no body.
         role: what a token must allow; None for read where nothing can change, else admin.
     """
@@ -55,6 +57,7 @@ class Operation:
     body_optional: bool = False
     partial: bool = False
     backend: bool = False
+    named: bool = False
     refusable: bool = False
     role: AdminRole | None = None
 
@@ -72,7 +75,7 @@ class Operation:
             statuses |= {400, 413}
         if self.refusable:
             statuses.add(400)
-        if self.backend:
+        if self.backend or self.named:
             statuses.add(404)
         return sorted(statuses)
 
@@ -138,16 +141,19 @@ def _operation(operation: Operation, answers: Mapping[int, Any], body: Any) -> J
         "summary": operation.summary,
         "responses": responses,
     }
-    if "{id}" in operation.path:
-        described["parameters"] = [
-            {
-                "name": "id",
-                "in": "path",
-                "required": True,
-                "description": "A backend's id.",
-                "schema": {"type": "string"},
-            }
-        ]
+    parameters = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": description,
+            "schema": {"type": "string"},
+        }
+        for name, description in _PARAMETERS.items()
+        if f"{{{name}}}" in operation.path
+    ]
+    if parameters:
+        described["parameters"] = parameters
     if body is not None:
         described["requestBody"] = {
             "required": not operation.body_optional,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.admin.control import Control
-from gateway.admin.openapi import Operation, document
+from gateway.admin.openapi import Handler, Operation, document
 from gateway.admin.redaction import redacted
 from gateway.admin.views import (
     BackendView,
@@ -18,15 +18,33 @@ from gateway.admin.views import (
     FlushRequest,
     IndexView,
     KeyView,
+    NewKeyView,
+    OverridesView,
     PolicyView,
     PoolView,
     ReloadView,
     RequestView,
 )
-from gateway.config import AdminRole, BackendConfig, PolicyConfig, Scheduling, Settings, changed
+from gateway.config import (
+    AdminRole,
+    BackendConfig,
+    KeyOptions,
+    NewKey,
+    PolicyConfig,
+    Scheduling,
+    Settings,
+    changed,
+)
 from gateway.fleet.backend import BackendPatch
 
 MOUNT = "/admin"
+
+_OVERRIDDEN = {
+    "policy": "the policy",
+    "scheduling": "scheduling",
+    "backends": "backends: those that were added with this API go, those removed come back",
+    "keys": "API keys: those that were made with this API go",
+}
 
 
 class AdminApi:
@@ -214,6 +232,57 @@ class AdminApi:
                 {200: list[KeyView]},
             ),
             Operation(
+                "POST",
+                "/v1/keys",
+                "addKey",
+                "Make an API key. The answer has it, once: only its hash is kept.",
+                self.add_key,
+                {201: NewKeyView},
+                body=NewKey,
+            ),
+            Operation(
+                "PATCH",
+                "/v1/keys/{name}",
+                "patchKey",
+                "Change an API key's limits, models, priority or tenant, also of one in the "
+                "settings. What is left out stays; null is a value.",
+                self.patch_key,
+                {200: KeyView},
+                body=KeyOptions,
+                partial=True,
+                named=True,
+            ),
+            Operation(
+                "DELETE",
+                "/v1/keys/{name}",
+                "removeKey",
+                "Forget an API key that was made with this API. Those in the settings are taken "
+                "out there.",
+                self.remove_key,
+                {204: None},
+                refusable=True,
+                named=True,
+            ),
+            Operation(
+                "GET",
+                "/v1/overrides",
+                "listOverrides",
+                "What was set with this API and holds over what the settings say.",
+                self.list_overrides,
+                {200: OverridesView},
+            ),
+            *(
+                Operation(
+                    "DELETE",
+                    f"/v1/overrides/{section}",
+                    f"drop{section.capitalize()}Overrides",
+                    f"Go back to what the settings say of {what}.",
+                    self._dropping(section),
+                    {200: OverridesView},
+                )
+                for section, what in _OVERRIDDEN.items()
+            ),
+            Operation(
                 "GET",
                 "/v1/config",
                 "getConfig",
@@ -243,26 +312,26 @@ class AdminApi:
     def list_backends(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.backends()
 
-    def add_backend(self, path: Mapping[str, str], body: BackendConfig) -> tuple[int, Any]:
-        backend, new = self._control.add_backend(body)
+    async def add_backend(self, path: Mapping[str, str], body: BackendConfig) -> tuple[int, Any]:
+        backend, new = await self._control.add_backend(body)
         return 201 if new else 200, backend
 
     def get_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.backend(path["id"])
 
-    def patch_backend(self, path: Mapping[str, str], body: BackendPatch) -> tuple[int, Any]:
-        return 200, self._control.patch_backend(path["id"], body)
+    async def patch_backend(self, path: Mapping[str, str], body: BackendPatch) -> tuple[int, Any]:
+        return 200, await self._control.patch_backend(path["id"], body)
 
-    def remove_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
-        self._control.remove_backend(path["id"])
+    async def remove_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        await self._control.remove_backend(path["id"])
         return 204, None
 
-    def drain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
-        backend = self._control.drain_backend(path["id"], True)
+    async def drain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        backend = await self._control.drain_backend(path["id"], True)
         return 202 if backend.load.in_flight else 200, backend
 
-    def undrain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
-        return 200, self._control.drain_backend(path["id"], False)
+    async def undrain_backend(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, await self._control.drain_backend(path["id"], False)
 
     def list_discovery(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.discovery()
@@ -273,16 +342,15 @@ class AdminApi:
     def get_policy(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.policy()
 
-    def set_policy(self, path: Mapping[str, str], body: PolicyConfig) -> tuple[int, Any]:
-        return 200, self._control.set_policy(body)
+    async def set_policy(self, path: Mapping[str, str], body: PolicyConfig) -> tuple[int, Any]:
+        return 200, await self._control.set_policy(body)
 
     def get_scheduling(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.scheduling()
 
-    def patch_scheduling(self, path: Mapping[str, str], body: Any) -> tuple[int, Any]:
+    async def patch_scheduling(self, path: Mapping[str, str], body: Any) -> tuple[int, Any]:
         scheduling = changed(self._control.scheduling(), body)
-        self._control.set_scheduling(scheduling)
-        return 200, scheduling
+        return 200, await self._control.set_scheduling(scheduling)
 
     def explain(self, path: Mapping[str, str], body: ExplainRequest) -> tuple[int, Any]:
         sent = b"" if body.body is None else msgspec.json.encode(body.body)
@@ -302,6 +370,25 @@ class AdminApi:
 
     def list_keys(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.keys()
+
+    async def add_key(self, path: Mapping[str, str], body: NewKey) -> tuple[int, Any]:
+        return 201, await self._control.add_key(body)
+
+    async def patch_key(self, path: Mapping[str, str], body: Any) -> tuple[int, Any]:
+        return 200, await self._control.patch_key(path["name"], body)
+
+    async def remove_key(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        await self._control.remove_key(path["name"])
+        return 204, None
+
+    def list_overrides(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.overrides()
+
+    def _dropping(self, section: str) -> Handler:
+        async def drop(path: Mapping[str, str], body: None) -> tuple[int, Any]:
+            return 200, await self._control.drop_overrides(section)
+
+        return drop
 
     def get_config(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, redacted(msgspec.to_builtins(self._control.settings()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config import Section
 from gateway.fleet.backend import Backend, BackendState, Source
@@ -294,6 +294,9 @@ class ReloadView(View, frozen=True):
     """Have changed in the file since it was last loaded, and hold now."""
     needs_restart: list[str]
     """Are not as the file says until the gateway is started anew."""
+    overridden: list[str] | UnsetType = UNSET
+    """Have changed in the file, and do not hold because something else was set over this API; not
+    there when there are none."""
 
 
 class IndexView(View, frozen=True):
@@ -445,6 +448,38 @@ class KeyView(View, frozen=True):
     """Charged since the start."""
     limited: dict[str, int]
     """Requests that were held back since the start, by limit."""
+
+
+class NewKeyView(View, frozen=True):
+    """A key that was made. Only its hash is kept: nothing shows it again."""
+
+    name: str
+    key: str
+
+
+class OverrideView(View, frozen=True):
+    """One thing that was set over this API."""
+
+    name: str
+    """policy, scheduling/OPTION, backends/ID/WHAT or keys/NAME/OPTION."""
+    value: Any
+    """Secrets are starred."""
+    age_seconds: float
+    """Since it was set."""
+    shared: bool | None
+    """Whether Redis has it; null where there is no Redis."""
+    ignored: str | None
+    """Why it has no effect on this replica; null when it has."""
+
+
+class OverridesView(View, frozen=True):
+    """What was set over this API, and holds over what the settings say."""
+
+    shared: bool | None
+    """Whether Redis has all that was set and taken back here; null where there is no Redis."""
+    version: int | None
+    """Of what Redis has, as far as this replica has read it."""
+    overrides: list[OverrideView]
 
 
 class ExplainRequest(Section, frozen=True):

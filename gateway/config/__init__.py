@@ -6,7 +6,16 @@ value out of bounds raises `ConfigError`, which names the place, the value and w
 
 from __future__ import annotations
 
-from gateway.config.auth import Admin, AdminRole, AdminUser, ApiKey, Auth, KeyLimits
+from gateway.config.auth import (
+    Admin,
+    AdminRole,
+    AdminUser,
+    ApiKey,
+    Auth,
+    KeyLimits,
+    KeyOptions,
+    NewKey,
+)
 from gateway.config.backends import BackendConfig, BackendOptions
 from gateway.config.base import ConfigError, Count, Secret, SecretRef, Section, Share
 from gateway.config.discovery import Discovery, DnsSource, FileSource, KubernetesSource, name_server
@@ -56,10 +65,12 @@ __all__ = [
     "Health",
     "Index",
     "KeyLimits",
+    "KeyOptions",
     "KubernetesSource",
     "LengthRange",
     "Log",
     "ModelTimeouts",
+    "NewKey",
     "PolicyConfig",
     "PrefillLimits",
     "PriorityShares",

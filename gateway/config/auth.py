@@ -22,12 +22,9 @@ class KeyLimits(Section, frozen=True):
     """Requests under way, from their head to the end of their answer."""
 
 
-class ApiKey(Section, frozen=True):
-    """A client's key, by its hash or by where it is kept."""
+class KeyOptions(Section, frozen=True):
+    """What a client's key is good for."""
 
-    name: Name
-    hash: Hash | None = None
-    key: SecretRef | None = None
     tenant: Annotated[str, Meta(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")] | None = None
     """Whom its requests count for; the key's name when not given."""
     models: tuple[str, ...] | None = None
@@ -38,6 +35,20 @@ class ApiKey(Section, frozen=True):
     names_tenants: bool = False
     """Whether `scheduling.tenants.header` is believed of its requests."""
     limits: KeyLimits = KeyLimits()
+
+
+class NewKey(KeyOptions, frozen=True, kw_only=True):
+    """A key to be made."""
+
+    name: Name
+
+
+class ApiKey(KeyOptions, frozen=True, kw_only=True):
+    """A client's key, by its hash or by where it is kept."""
+
+    name: Name
+    hash: Hash | None = None
+    key: SecretRef | None = None
 
     def __post_init__(self) -> None:
         if (self.hash is None) is (self.key is None):

@@ -120,8 +120,13 @@ class Fleet:
 
     # what the operator does
 
-    def add(self, config: BackendConfig, source: Source = Source.CONFIG) -> Added:
+    def add(
+        self, config: BackendConfig, source: Source = Source.CONFIG, *, draining: bool = False
+    ) -> Added:
         """Let a backend in. One that is there at the same address goes on with the new config.
+
+        Args:
+            draining: nothing is to be sent to it if it is new.
 
         Raises:
             ConfigError: no usable address or model name, no model name where none is asked for,
@@ -138,6 +143,7 @@ class Fleet:
             backend = known
         else:
             self._backends[backend.id] = backend
+            backend.draining = draining
         backend.access = access
         self._tell(backend)
         self._suspect(backend)

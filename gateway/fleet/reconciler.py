@@ -12,6 +12,8 @@ for by the next list. The rules:
   config or the admin API, it goes at once.
 - One that was removed over the admin API stays away, whoever names it, until it is added there
   again, or a source says something else of it, or drops it and names it again.
+- Where replicas share what was said over the admin API, it stays until it is taken back there,
+  whatever sources come to say: they do not say it to all replicas at once.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
-from gateway.config import BackendConfig, BackendOptions
+from gateway.config import BackendConfig, BackendOptions, ConfigError
 from gateway.fleet.address import Address
 from gateway.fleet.backend import (
     Backend,
@@ -33,6 +36,7 @@ from gateway.fleet.backend import (
     id_of,
 )
 from gateway.fleet.fleet import Added, Fleet
+from gateway.fleet.standing import Standing
 from gateway.types import Clock
 
 logger = logging.getLogger("prefixgate.fleet")
@@ -65,14 +69,19 @@ class Reconciler:
 
     Attributes:
         linger: how long a backend is kept that no file, Kubernetes or DNS names any more, seconds.
+        lasting: what was said over the admin API holds until it is taken back there.
     """
 
     def __init__(self, fleet: Fleet, clock: Clock, linger: float) -> None:
         self.linger = linger
+        self.lasting = False
         self._fleet = fleet
         self._clock = clock
         self._lists: dict[Origin, dict[str, Listed]] = {}
         self._dismissed: set[tuple[Origin, str]] = set()
+        self._away: set[str] = set()
+        """Dismissed whoever comes to name them, where that lasts."""
+        self._drained: set[str] = set()
         self._patches: dict[str, dict[str, Any]] = {}
         self._unlisted: dict[str, tuple[Backend, float]] = {}
         """By id, with the time when it was named for the last time."""
@@ -104,8 +113,9 @@ class Reconciler:
             old, new = known.get(id), found.get(id)
             if old == new:
                 continue
-            self._dismissed.discard((origin, id))
-            if old and new:
+            if not self.lasting:
+                self._dismissed.discard((origin, id))
+            if old and new and not self.lasting:
                 self._outdate(id, old.config, new.config)
             if old and new and len({old.incarnation, new.incarnation} - {""}) == 2:
                 successors.add(id)
@@ -134,7 +144,7 @@ class Reconciler:
         if id in own:
             listed = Listed(completed(listed.config, own[id].config))
         own[id] = listed
-        self._dismissed = {(origin, other) for origin, other in self._dismissed if other != id}
+        self._readmit(id)
         new = self._fleet.find(id) is None
         self._settle(id)
         return Added(self._fleet.get(id), new)
@@ -147,9 +157,10 @@ class Reconciler:
         backend = self._fleet.get(id)
         given = patch.given()
         check_models(given.get("models"))
-        self._patches[id] = self._patches.get(id, {}) | given
         config = msgspec.structs.replace(backend.config, **given)
-        return self._fleet.add(config, backend.source).backend
+        added = self._fleet.add(config, backend.source)
+        self._patches[id] = self._patches.get(id, {}) | given
+        return added.backend
 
     def remove(self, id: str) -> None:
         """Remove a backend over the admin API, whoever names it.
@@ -159,8 +170,68 @@ class Reconciler:
         """
         backend = self._fleet.get(id)
         self._lists.get(Origin(Source.ADMIN), {}).pop(id, None)
-        self._dismissed |= {(origin, id) for origin, listed in self._lists.items() if id in listed}
+        self._dismiss(id)
+        self._patches.pop(id, None)
+        self._drained.discard(id)
         self._remove(backend)
+
+    def drain(self, id: str, on: bool) -> Backend:
+        """Raises:
+        UnknownBackend: there is none of that id.
+        """
+        backend = self._fleet.drain(id, on)
+        if on:
+            self._drained.add(id)
+        else:
+            self._drained.discard(id)
+        return backend
+
+    def standing(self, id: str) -> Standing:
+        """What was said of a backend over the admin API, whether it is there or not."""
+        added = self._lists.get(Origin(Source.ADMIN), {}).get(id)
+        removed = any(other == id for _, other in self._dismissed) or id in self._away
+        return Standing(
+            added=UNSET if added is None else added.config,
+            drained=id in self._drained or UNSET,
+            removed=removed or UNSET,
+            **self._patches.get(id, {}),
+        )
+
+    def stand(self, id: str, standing: Standing) -> None:
+        """Have all that was said of a backend over the admin API be this.
+
+        Raises:
+            ConfigError: it may not be added, or not be patched so. That it is drained or removed
+                holds nevertheless.
+        """
+        own = self._lists.setdefault(Origin(Source.ADMIN), {})
+        own.pop(id, None)
+        self._readmit(id)
+        if standing.removed is True:
+            self._dismiss(id)
+            self._away.add(id)
+        self._drained.discard(id)
+        if standing.drained is True:
+            self._drained.add(id)
+        patch = standing.patch()
+        self._patches.pop(id, None)
+        try:
+            check_models(patch.get("models"))
+            if patch:
+                self._patches[id] = patch
+            if standing.added is not UNSET:
+                [listed] = _by_id((standing.added,), {}, {}).values()
+                self._fleet.check(standing.added)
+                own[id] = listed
+            self._settle(id)
+        except ConfigError:
+            own.pop(id, None)
+            self._patches.pop(id, None)
+            self._settle(id)
+            raise
+        finally:
+            if self._fleet.find(id) is not None:
+                self._fleet.drain(id, id in self._drained)
 
     # what only time can do
 
@@ -171,6 +242,19 @@ class Reconciler:
                 self._remove(backend)
 
     # what is seen of it
+
+    def ordered(self) -> list[Backend]:
+        """The fleet, in an order that does not depend on what came first: those of the config in
+        its order, then the others by their addresses."""
+        config = list(self.listed(Source.CONFIG))
+        return sorted(
+            self._fleet,
+            key=lambda backend: (
+                (config.index(backend.id), "")
+                if backend.source is Source.CONFIG
+                else (len(config), backend.address.url)
+            ),
+        )
 
     def listed(self, source: Source, feed: str = "") -> Collection[str]:
         """Ids of the backends that a source names, those that were removed since among them."""
@@ -199,7 +283,7 @@ class Reconciler:
             (
                 origin
                 for origin, listed in self._lists.items()
-                if id in listed and (origin, id) not in self._dismissed
+                if id in listed and (origin, id) not in self._dismissed and id not in self._away
             ),
             key=lambda origin: origin.rank,
         )
@@ -219,7 +303,7 @@ class Reconciler:
         config = msgspec.structs.replace(config, **self._patches.get(id, {}))
         source = named[0].source
         if present is None or (present.config, present.source) != (config, source):
-            self._fleet.add(config, source)
+            self._fleet.add(config, source, draining=id in self._drained)
         if self._unlisted.pop(id, None) is not None and present is not None:
             self._fleet.unlist(present, on=False)
 
@@ -230,9 +314,21 @@ class Reconciler:
             if getattr(old, name) != getattr(new, name):
                 del patch[name]
 
+    def _dismiss(self, id: str) -> None:
+        naming = {(origin, id) for origin, listed in self._lists.items() if id in listed}
+        self._dismissed |= naming
+        if naming and self.lasting:
+            self._away.add(id)
+
+    def _readmit(self, id: str) -> None:
+        self._dismissed = {(origin, other) for origin, other in self._dismissed if other != id}
+        self._away.discard(id)
+
     def _remove(self, backend: Backend) -> None:
         self._unlisted.pop(backend.id, None)
-        self._patches.pop(backend.id, None)
+        if not self.lasting:
+            self._patches.pop(backend.id, None)
+            self._drained.discard(backend.id)
         self._fleet.remove(backend.id, expect=backend)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from gateway.admin.control import UnknownKey
 from gateway.admin.views import (
     BackendView,
     CandidateView,
@@ -15,6 +17,9 @@ from gateway.admin.views import (
     IndexView,
     KeyView,
     MatchView,
+    NewKeyView,
+    OverridesView,
+    OverrideView,
     PolicyView,
     PoolView,
     ReloadView,
@@ -24,6 +29,7 @@ from gateway.config import (
     Admin,
     BackendConfig,
     ConfigError,
+    NewKey,
     PolicyConfig,
     Scheduling,
     Settings,
@@ -51,10 +57,12 @@ class FakeControl:
         broken: every call fails as a bug would.
         explained: what `explain` was asked, in order.
         flushed: what `flush_index` was asked, in order.
+        shared: as of `Control`.
     """
 
     def __init__(self) -> None:
         self.broken = False
+        self.shared: bool | None = None
         self.explained: list[tuple[str, str, Mapping[str, str], bytes]] = []
         self.flushed: list[tuple[str | None, str | None]] = []
         self.config = Settings(
@@ -90,17 +98,17 @@ class FakeControl:
     def backend(self, id: str) -> BackendView:
         return BackendView.of(self.fleet.get(id), self.load(id), NOW)
 
-    def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
+    async def add_backend(self, config: BackendConfig) -> tuple[BackendView, bool]:
         backend, new = self.reconciler.add(config)
         return self.backend(backend.id), new
 
-    def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
+    async def patch_backend(self, id: str, patch: BackendPatch) -> BackendView:
         return self.backend(self.reconciler.patch(id, patch).id)
 
-    def drain_backend(self, id: str, on: bool) -> BackendView:
-        return self.backend(self.fleet.drain(id, on).id)
+    async def drain_backend(self, id: str, on: bool) -> BackendView:
+        return self.backend(self.reconciler.drain(id, on).id)
 
-    def remove_backend(self, id: str) -> None:
+    async def remove_backend(self, id: str) -> None:
         self.reconciler.remove(id)
 
     def discovery(self) -> list[DiscoveryView]:
@@ -135,6 +143,40 @@ class FakeControl:
             )
         ]
 
+    async def add_key(self, options: NewKey) -> NewKeyView:
+        if options.name == "team":
+            raise ConfigError("body: name: there is a key 'team' already", field="name")
+        return NewKeyView(name=options.name, key="pg-made")
+
+    async def patch_key(self, name: str, options: Mapping[str, Any]) -> KeyView:
+        if name not in ("team", "made"):
+            raise UnknownKey(name)
+        return self.keys()[0]
+
+    async def remove_key(self, name: str) -> None:
+        if name == "team":
+            raise ConfigError("the key 'team' is in the settings")
+        if name != "made":
+            raise UnknownKey(name)
+
+    def overrides(self) -> OverridesView:
+        return OverridesView(
+            shared=self.shared,
+            version=None if self.shared is None else 7,
+            overrides=[
+                OverrideView(
+                    name="scheduling/gate",
+                    value=None,
+                    age_seconds=2.5,
+                    shared=self.shared,
+                    ignored=None,
+                )
+            ],
+        )
+
+    async def drop_overrides(self, section: str) -> OverridesView:
+        return self.overrides()
+
     def policies(self) -> list[PolicyView]:
         policy = build("round_robin", {})
         return [
@@ -150,7 +192,7 @@ class FakeControl:
     def policy(self) -> PolicyConfig:
         return self.decides
 
-    def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
+    async def set_policy(self, policy: PolicyConfig) -> PolicyConfig:
         build(policy.name, policy.params)
         self.decides = policy
         return policy
@@ -158,8 +200,9 @@ class FakeControl:
     def scheduling(self) -> Scheduling:
         return self.pool.scheduling
 
-    def set_scheduling(self, scheduling: Scheduling) -> None:
+    async def set_scheduling(self, scheduling: Scheduling) -> Scheduling:
         self.pool.scheduling = scheduling
+        return scheduling
 
     def explain(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes

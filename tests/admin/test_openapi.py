@@ -81,7 +81,7 @@ def test_ids_differ_and_parameters_are_described(document: Json) -> None:
     assert len(set(ids)) == len(ids)
     for (_, path), operation in operations(document).items():
         names = [parameter["name"] for parameter in operation.get("parameters", [])]
-        assert names == (["id"] if "{id}" in path else [])
+        assert names == [name for name in ("id", "name") if f"{{{name}}}" in path]
 
 
 def test_components_are_all_used(document: Json) -> None:
@@ -104,6 +104,19 @@ CALLS: list[tuple[str, str, Any, int]] = [
     ("DELETE", "/v1/backends/{id}", None, 204),
     ("GET", "/v1/discovery", None, 200),
     ("GET", "/v1/keys", None, 200),
+    ("POST", "/v1/keys", {"name": "made", "limits": {"max_concurrent": 1}}, 201),
+    ("POST", "/v1/keys", {"name": "team"}, 400),
+    ("PATCH", "/v1/keys/{name}", {"models": ["m"], "limits": {"max_concurrent": None}}, 200),
+    ("PATCH", "/v1/keys/{name}", {"name": "other"}, 400),
+    ("PATCH", "/v1/keys/{name}", {}, 404),
+    ("DELETE", "/v1/keys/{name}", None, 204),
+    ("DELETE", "/v1/keys/{name}", None, 400),
+    ("DELETE", "/v1/keys/{name}", None, 404),
+    ("GET", "/v1/overrides", None, 200),
+    ("DELETE", "/v1/overrides/policy", None, 200),
+    ("DELETE", "/v1/overrides/scheduling", None, 200),
+    ("DELETE", "/v1/overrides/backends", None, 200),
+    ("DELETE", "/v1/overrides/keys", None, 200),
     ("GET", "/v1/policies", None, 200),
     ("GET", "/v1/policy", None, 200),
     ("PUT", "/v1/policy", {"name": "round_robin", "params": {}}, 200),
@@ -130,7 +143,9 @@ def test_answers_are_as_described(
 ) -> None:
     control = FakeControl()
     control.load(control.first).in_flight = 1 if status == 202 else 0
-    answer = Client(control).ask(method, path.replace("{id}", control.first), json=body)
+    name = {400: "team", 404: "nobody"}.get(status, "made")
+    place = path.replace("{id}", control.first).replace("{name}", name)
+    answer = Client(control).ask(method, place, json=body)
     assert answer.status_code == status
     schema = schema_of(document, method, path, status)
     if schema is None:
@@ -159,7 +174,9 @@ def test_errors_of_every_operation_are_described(document: Json) -> None:
     unknown = Client(control, "s3cret")
     for operation in AdminApi(control).operations():
         for client, status in ((refused, 403), (unknown, 401)):
-            answer = client.ask(operation.method, operation.path.replace("{id}", "a"))
+            answer = client.ask(
+                operation.method, operation.path.replace("{id}", "a").replace("{name}", "a")
+            )
             assert answer.status_code == status
             schema = schema_of(document, operation.method, operation.path, status)
             assert schema is not None
