@@ -252,14 +252,10 @@ class Overrides:
                 gateway.settings = msgspec.structs.replace(gateway.settings, auth=before.auth)
 
     def _values(self) -> dict[str, Any]:
-        values = {}
-        for name, entry in self.state.entries.items():
-            assert entry.value is not None
-            try:
-                values[name] = msgspec.json.decode(entry.value)
-            except msgspec.DecodeError:
-                values[name] = None
-        return values
+        return {
+            name: msgspec.json.decode(entry.value or b"null")
+            for name, entry in self.state.entries.items()
+        }
 
     def _outdated(self, options: list[str], settings: Settings) -> set[str]:
         """Entries of which the file says something new."""

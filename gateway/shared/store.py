@@ -11,9 +11,12 @@ What names nothing that this version knows is kept, for replicas of another vers
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from gateway.shared.records import Commands
 
@@ -196,7 +199,7 @@ def _entries(pairs: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, Entry]
     for name, stored in pairs:
         at, space, value = stored.partition(b" ")
         if space and at.isdigit() and len(value) <= MAX_VALUE:
-            try:
+            with contextlib.suppress(UnicodeDecodeError, msgspec.DecodeError):
+                if value:
+                    msgspec.json.decode(value)
                 yield name.decode(), Entry(int(at), value or None)
-            except UnicodeDecodeError:
-                continue
