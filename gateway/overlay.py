@@ -31,7 +31,9 @@ from gateway.config import (
 from gateway.fleet.standing import Standing
 from policies.registry import build
 
-SECTIONS = ("policy", "scheduling", "backends", "keys")
+_PARTS = {"policy": 0, "scheduling": 1, "backends": 2, "keys": 2}
+"""How many names follow that of a section."""
+SECTIONS = frozenset(_PARTS)
 
 Values = Mapping[str, Any]
 """Plain data by the entries' names."""
@@ -48,24 +50,18 @@ def over(base: Settings, values: Values, ignored: Ignored) -> Settings:
         ignored: gets the entries that cannot be used.
     """
     for name in values:
-        if not is_known(name):
+        if not _is_known(name):
             ignored[name] = "is not known to this version"
+    scheduling = {
+        name.removeprefix("scheduling/"): value
+        for name, value in values.items()
+        if name.startswith("scheduling/") and _is_known(name)
+    }
     return msgspec.structs.replace(
         base,
         policy=_policy(base.policy, values, ignored),
-        scheduling=_laid(base.scheduling, "scheduling/", values, ignored),
-        auth=_auth(base.auth, values, ignored),
-    )
-
-
-def is_known(name: str) -> bool:
-    """Whether this version knows what an entry is about."""
-    section, *rest = name.split("/")
-    return (section, len(rest)) in (
-        ("policy", 0),
-        ("scheduling", 1),
-        ("backends", 2),
-        ("keys", 2),
+        scheduling=_laid(base.scheduling, scheduling, "scheduling/", ignored),
+        auth=_auth(base.auth, _by_owner("keys", values), ignored),
     )
 
 
@@ -87,13 +83,9 @@ def differences(before: Section, after: Section, above: str) -> dict[str, Any]:
 
 def standings(values: Values, ignored: Ignored) -> dict[str, Standing]:
     """What is said of backends, by their ids."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        if name.startswith("backends/") and is_known(name):
-            _, id, what = name.split("/")
-            found.setdefault(id, {})[what] = value
     return {
-        id: _usable(Standing, {}, said, f"backends/{id}/", ignored) for id, said in found.items()
+        id: _usable(Standing, {}, said, f"backends/{id}/", ignored)
+        for id, said in _by_owner("backends", values).items()
     }
 
 
@@ -115,45 +107,60 @@ def _policy(policy: PolicyConfig, values: Values, ignored: Ignored) -> PolicyCon
     return said
 
 
-def _auth(auth: Auth, values: Values, ignored: Ignored) -> Auth:
+def _auth(auth: Auth, said: Mapping[str, Values], ignored: Ignored) -> Auth:
     """Keys of the settings in their order, then the others by name."""
-    if not auth.enabled:
+    if not auth.enabled or not said:
         return auth
-    said = {name.split("/")[1] for name in values if name.startswith("keys/") and is_known(name)}
-    settled = {key.name for key in auth.keys}
+
+    def ignore(name: str, why: str) -> None:
+        ignored.update({f"keys/{name}/{option}": why for option in said[name]})
+
     keys = []
     for key in auth.keys:
-        above = f"keys/{key.name}/"
-        if above + "hash" in values:  # another key, of the same name
-            ignored.update(dict.fromkeys(_below(above, values), "the settings have such a key"))
-            keys.append(key)
-        else:
-            keys.append(_laid(key, above, values, ignored))
-    for name in sorted(said - settled):
-        above = f"keys/{name}/"
+        options = said.get(key.name, {})
+        if "hash" in options:  # another key, of the same name
+            ignore(key.name, "the settings have such a key")
+            options = {}
+        keys.append(_laid(key, options, f"keys/{key.name}/", ignored))
+    hashes = {key.hash for key in keys}
+    for name in sorted(said.keys() - {key.name for key in auth.keys}):
+        bare = {"name": name, "hash": said[name].get("hash", "")}
         try:
-            made = ApiKey(name=name, hash=convert(values.get(above + "hash"), str, "hash"))
-            convert(msgspec.to_builtins(made), ApiKey, above)
+            made = convert(bare, ApiKey, "key")
         except ConfigError:
-            # Its hash went, and a change of it came late; or the hash is of a newer kind.
-            ignored.update(dict.fromkeys(_below(above, values), "has no hash that can be used"))
-        else:
-            keys.append(_laid(made, above, values, ignored))
+            # The key went and a change of it came late, or its hash is of a newer kind.
+            ignore(name, "has no hash that can be used")
+            continue
+        if made.hash in hashes:
+            ignore(name, "is the same key as another one")
+            continue
+        hashes.add(made.hash)
+        keys.append(_laid(made, said[name], f"keys/{name}/", ignored))
     return msgspec.structs.replace(auth, keys=tuple(keys))
 
 
-def _below(above: str, values: Values) -> list[str]:
-    return [name for name in values if name.startswith(above)]
+def _is_known(name: str) -> bool:
+    section, *rest = name.split("/")
+    return _PARTS.get(section) == len(rest)
 
 
-def _laid(section: S, above: str, values: Values, ignored: Ignored) -> S:
-    said = {name.removeprefix(above): values[name] for name in _below(above, values)}
+def _by_owner(section: str, values: Values) -> dict[str, dict[str, Any]]:
+    """The entries of a section, by whose they are and what they are about."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name.startswith(f"{section}/") and _is_known(name):
+            _, owner, what = name.split("/")
+            found.setdefault(owner, {})[what] = value
+    return found
+
+
+def _laid(section: S, said: Values, above: str, ignored: Ignored) -> S:
+    if not said:
+        return section
     return _usable(type(section), msgspec.to_builtins(section), said, above, ignored)
 
 
-def _usable(
-    into: type[S], tree: dict[str, Any], said: dict[str, Any], above: str, ignored: Ignored
-) -> S:
+def _usable(into: type[S], tree: dict[str, Any], said: Values, above: str, ignored: Ignored) -> S:
     """A section with options set, or with as many of them as go together."""
     try:
         return convert(_set(tree, said), into, above)

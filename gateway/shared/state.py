@@ -180,10 +180,7 @@ class AdminState:
                 async with asyncio.timeout(POLL):
                     await self._wake.wait()
             self._wake.clear()
-            try:
-                await self._try(self._refresh)
-            except Exception:
-                logger.exception("the admin state cannot be followed for now")
+            await self._try(self._refresh)
 
     # what others say
 
@@ -213,6 +210,9 @@ class AdminState:
             if str(refused) != self._refusal:
                 logger.error("Redis refuses the admin state: %s", refused)
             self._refusal = str(refused)
+            return
+        except Exception:  # what it holds is none of ours; the next look may find better
+            logger.exception("the admin state cannot be followed")
             return
         self._refusal = ""
 
@@ -259,7 +259,10 @@ class AdminState:
 
     def _take(self, stored: Stored) -> None:
         self._entries, self.version = stored.entries, stored.version
-        self._taken()
+        try:
+            self._taken()
+        except Exception:  # it would be the same after a restart, and in every replica
+            logger.exception("the admin state of version %d is not in force", self.version.number)
 
 
 def _record(version: Version) -> bytes:
