@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +39,18 @@ if TYPE_CHECKING:
     from gateway.app import Gateway
 
 logger = logging.getLogger("prefixgate.state")
+
+
+class Held(StrEnum):
+    """Where something that was set is held."""
+
+    HERE = "here"
+    """By this process alone: there is no Redis."""
+    SHARED = "shared"
+    UNSHARED = "unshared"
+    """It was set or taken back here, and Redis does not have that yet."""
+    IGNORED = "ignored"
+    """Wherever it is held: it cannot be used here."""
 
 
 class Overrides:
@@ -77,6 +90,18 @@ class Overrides:
             for id in {name.split("/")[1] for name in self._backends}:
                 self._note_backend(id)
         return self.state.entries
+
+    def counts(self) -> dict[Held, int]:
+        """How many entries there are, by where they are held, and of these the ignored ones."""
+        entries = self.entries()
+        unshared = len(self.state.unshared)
+        shared = len(entries.keys() - self.state.unshared.keys()) if self.lasting else 0
+        return {
+            Held.HERE: 0 if self.lasting else len(entries),
+            Held.SHARED: shared,
+            Held.UNSHARED: unshared,
+            Held.IGNORED: len(self.ignored),
+        }
 
     # settings
 

@@ -676,4 +676,11 @@ FAMILIES: tuple[Family, ...] = (
         "When the settings were last loaded without error, since 1970.",
         lambda scrape: [((), scrape.metrics.config_loaded)],
     ),
+    Family(
+        "prefixgate_overrides",
+        "gauge",
+        ("held",),
+        "Things that were set over the admin API.",
+        lambda scrape: (((held,), count) for held, count in scrape.sources.overrides().items()),
+    ),
 )

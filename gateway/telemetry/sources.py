@@ -196,6 +196,7 @@ class Sources:
         bytes_per_token: of a model's prompts, as far as it is known.
         index: the prefix index in numbers.
         keys: the API keys.
+        overrides: how many things were set over the admin API, by where they are held.
     """
 
     version: str
@@ -210,3 +211,4 @@ class Sources:
     bytes_per_token: Callable[[str], float]
     index: Callable[[], IndexView]
     keys: KeysView
+    overrides: Callable[[], Mapping[str, int]]

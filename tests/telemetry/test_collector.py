@@ -146,6 +146,7 @@ class Site:
             bytes_per_token=lambda model: 3.5,
             index=lambda: self.index,
             keys=FakeKeys(),
+            overrides=lambda: {"shared": 2},
         )
         self.page = MetricsPage(self.metrics, sources)
 
