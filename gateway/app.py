@@ -348,9 +348,7 @@ class Gateway:
             ),
             index=self.index.stats,
             keys=self.keys,
-            overrides=lambda: {
-                str(held): count for held, count in self.overrides.counts().items()
-            },
+            overrides=lambda: {str(held): count for held, count in self.overrides.counts().items()},
         )
 
     def _gates(self) -> dict[str, GateState]:

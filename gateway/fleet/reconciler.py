@@ -170,7 +170,9 @@ class Reconciler:
         """
         backend = self._fleet.get(id)
         self._lists.get(Origin(Source.ADMIN), {}).pop(id, None)
-        self._dismiss(id)
+        named = self._dismiss(id)
+        if self.lasting and (named or backend.source is not Source.ADMIN):
+            self._away.add(id)
         self._patches.pop(id, None)
         self._drained.discard(id)
         self._remove(backend)
@@ -223,11 +225,11 @@ class Reconciler:
                 [listed] = _by_id((standing.added,), {}, {}).values()
                 self._fleet.check(standing.added)
                 own[id] = listed
-            self._settle(id)
+            self._settle_or_keep(id)
         except ConfigError:
             own.pop(id, None)
             self._patches.pop(id, None)
-            self._settle(id)
+            self._settle_or_keep(id)
             raise
         finally:
             if self._fleet.find(id) is not None:
@@ -307,6 +309,16 @@ class Reconciler:
         if self._unlisted.pop(id, None) is not None and present is not None:
             self._fleet.unlist(present, on=False)
 
+    def _settle_or_keep(self, id: str) -> None:
+        """The same; one that nobody names any more is kept for as long as it was to be."""
+        kept = self._unlisted.get(id)
+        if kept is None or id in self._away or id in self._lists[Origin(Source.ADMIN)]:
+            self._settle(id)
+        else:
+            backend, _ = kept
+            config = msgspec.structs.replace(backend.config, **self._patches.get(id, {}))
+            self._fleet.add(config, backend.source)
+
     def _outdate(self, id: str, old: BackendConfig, new: BackendConfig) -> None:
         """Forget what was patched of a backend before a source came to say something else of it."""
         patch = self._patches.get(id, {})
@@ -314,11 +326,11 @@ class Reconciler:
             if getattr(old, name) != getattr(new, name):
                 del patch[name]
 
-    def _dismiss(self, id: str) -> None:
+    def _dismiss(self, id: str) -> bool:
+        """Whether anybody names it."""
         naming = {(origin, id) for origin, listed in self._lists.items() if id in listed}
         self._dismissed |= naming
-        if naming and self.lasting:
-            self._away.add(id)
+        return bool(naming)
 
     def _readmit(self, id: str) -> None:
         self._dismissed = {(origin, other) for origin, other in self._dismissed if other != id}
