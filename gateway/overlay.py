@@ -49,9 +49,7 @@ def over(base: Settings, values: Values, ignored: Ignored) -> Settings:
     Args:
         ignored: gets the entries that cannot be used.
     """
-    for name in values:
-        if not _is_known(name):
-            ignored[name] = "is not known to this version"
+    _ignore_unknown(values, ignored)
     scheduling = {
         name.removeprefix("scheduling/"): value
         for name, value in values.items()
@@ -82,7 +80,13 @@ def differences(before: Section, after: Section, above: str) -> dict[str, Any]:
 
 
 def standings(values: Values, ignored: Ignored) -> dict[str, Standing]:
-    """What is said of backends, by their ids."""
+    """What is said of backends, by their ids.
+
+    Args:
+        values: of backends alone.
+        ignored: as of `over`.
+    """
+    _ignore_unknown(values, ignored)
     return {
         id: _usable(Standing, {}, said, f"backends/{id}/", ignored)
         for id, said in _by_owner("backends", values).items()
@@ -142,6 +146,11 @@ def _auth(auth: Auth, said: Mapping[str, Values], ignored: Ignored) -> Auth:
 def _is_known(name: str) -> bool:
     section, *rest = name.split("/")
     return _PARTS.get(section) == len(rest)
+
+
+def _ignore_unknown(values: Values, ignored: Ignored) -> None:
+    unknown = [name for name in values if not _is_known(name)]
+    ignored.update(dict.fromkeys(unknown, "is not known to this version"))
 
 
 def _by_owner(section: str, values: Values) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ from gateway.config import (
 )
 from gateway.fleet.backend import Backend, BackendPatch
 from gateway.fleet.standing import Standing
+from gateway.http.keys import Keys
 from gateway.overlay import SECTIONS, differences, of_standing, over, standings
 from gateway.reload import SECTIONS as IN_FORCE
 from gateway.secrets import hash_key, new_key
@@ -53,6 +54,14 @@ class Held(StrEnum):
     """Wherever it is held: it cannot be used here."""
 
 
+class Laid(NamedTuple):
+    """What was laid over the settings last: to do it again takes milliseconds when it is much."""
+
+    base: Settings
+    values: dict[str, Any]
+    ignored: dict[str, str]
+
+
 class Overrides:
     """Every change raises `ConfigError` where it cannot be; then nothing has changed.
 
@@ -71,6 +80,7 @@ class Overrides:
         self.base = gateway.settings
         self.state = AdminState(self._take, gateway.clock)
         self.ignored: dict[str, str] = {}
+        self._laid: Laid | None = None
         self._backends: dict[str, Any] = {}
         """What was said of backends, as it is in force."""
 
@@ -239,23 +249,33 @@ class Overrides:
         """Change entries, and have the change in force."""
         ignored: dict[str, str] = {}
         others = {name: value for name, value in self._values().items() if name not in gone}
-        over(self.base, others | dict(values), ignored)
+        after = over(self.base, others | dict(values), ignored)
         wrong = [why for name, why in ignored.items() if name in values]
         if wrong:
             raise ConfigError(f"body: {wrong[0]}")
+        if after.auth != self._gateway.settings.auth:
+            Keys(after.auth)  # raises where a key of the settings can no longer be read
         self.state.note(values, gone)
         self._take()
         await self.state.push()
 
     def _take(self) -> None:
         """Have the entries in force, those of this replica and those of others."""
-        values = self._values()
-        ignored: dict[str, str] = {}
-        self._settle(over(self.base, values, ignored))
-        said = {name: value for name, value in values.items() if name.startswith("backends/")}
+        said: dict[str, Any] = {}
+        rest: dict[str, Any] = {}
+        for name, value in self._values().items():
+            (said if name.startswith("backends/") else rest)[name] = value
+        laid = self._laid
+        if laid is None or (laid.base, laid.values) != (self.base, rest):
+            laid = Laid(self.base, rest, {})
+            settled = self._settle(over(self.base, rest, laid.ignored))
+            self._laid = laid if settled else None
+        ignored = dict(laid.ignored)
         before, self._backends = self._backends, said
         differ = {
-            name for name in before.keys() | said.keys() if before.get(name) != said.get(name)
+            name
+            for name in before.keys() | said.keys()
+            if before.get(name, ...) != said.get(name, ...)
         }
         unusable = {name for name in self.ignored if name.startswith("backends/")}
         found = standings(said, ignored)
@@ -266,7 +286,8 @@ class Overrides:
                 ignored[f"backends/{id}/added"] = str(error)
         self._tell_ignored(ignored)
 
-    def _settle(self, settings: Settings) -> None:
+    def _settle(self, settings: Settings) -> bool:
+        """Whether all of it could be put into force."""
         gateway = self._gateway
         before, gateway.settings = gateway.settings, settings
         for section in dict.fromkeys(name.partition(".")[0] for name in changes(before, settings)):
@@ -275,6 +296,8 @@ class Overrides:
             except ConfigError as error:  # a key's file is no longer there
                 logger.error("%s stays as it was: %s", section, error)
                 gateway.settings = msgspec.structs.replace(gateway.settings, auth=before.auth)
+                return False
+        return True
 
     def _values(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,15 @@ import msgspec
 import pytest
 
 from gateway.app import Gateway
-from gateway.config import ApiKey, Auth, BackendConfig, Health, PolicyConfig, Settings
+from gateway.config import (
+    ApiKey,
+    Auth,
+    BackendConfig,
+    Health,
+    PolicyConfig,
+    SecretRef,
+    Settings,
+)
 from gateway.fleet.address import Address
 from gateway.fleet.backend import BackendState, Source, id_of
 from gateway.reload import Reloader
@@ -161,6 +169,49 @@ def test_C03_requests_go_by_it(redis: RedisServer) -> None:
         asyncio.run(run())
 
 
+def test_null_is_a_value(redis: RedisServer) -> None:
+    settings = msgspec.structs.replace(
+        SETTINGS, backends=[msgspec.structs.replace(A, capacity_tokens=5), B]
+    )
+
+    async def run() -> None:
+        async with replicas(redis, 2, settings=settings) as [told, other]:
+            await told.ask("PATCH", f"/backends/{ID_A}", {"capacity_tokens": None})
+            await until(lambda: other.gateway.fleet.get(ID_A).capacity_tokens is None)
+            await told.ask("DELETE", "/overrides/backends")
+            await until(lambda: other.gateway.fleet.get(ID_A).capacity_tokens == 5)
+
+    asyncio.run(run())
+
+
+def test_a_key_that_cannot_be_read_stops_nothing_else(redis: RedisServer, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(SECRET)
+    kept = ApiKey(name="settled", key=SecretRef(file=str(file)))
+    with_file = msgspec.structs.replace(SETTINGS, auth=Auth(enabled=True, keys=(kept,)))
+
+    async def run() -> None:
+        bus = Bus()
+        async with (
+            Replica(redis, bus, SETTINGS) as told,
+            Replica(redis, bus, with_file) as other,
+        ):
+            await told.ask("POST", "/keys", {"name": "made"})
+            await agree([told, other])
+            file.unlink()
+            refused = await other.ask("DELETE", "/keys/made", status=400)
+            assert str(file) in refused["error"]["message"]
+            assert set(other.gateway.keys.uses) == {"settled", "made"}
+            await told.ask("DELETE", "/keys/made")
+            await told.ask("POST", f"/backends/{ID_A}/drain")
+            await until(lambda: serving(other) == {ID_B})
+            file.write_text(SECRET)
+            await told.ask("POST", f"/backends/{ID_A}/undrain")
+            await until(lambda: set(other.gateway.keys.uses) == {"settled"})
+
+    asyncio.run(run())
+
+
 def test_a_restart_forgets_nothing(redis: RedisServer) -> None:
     async def run() -> None:
         async with replicas(redis, 1) as [before]:
@@ -298,6 +349,8 @@ def test_what_this_version_does_not_know_is_kept_and_told(
 ) -> None:
     strange = {
         "quotas/later": "1 {}",
+        "backends/later": "1 {}",
+        "keys/a/b/c": "1 {}",
         "scheduling/later": "1 true",
         f"backends/{ID_A}/later": "1 7",
         f"backends/{ID_B}/added": '1 {"url": "http://b:1", "later": 1}',

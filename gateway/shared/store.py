@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.shared.records import Commands
 
-MAX_ENTRIES = 4096
+MAX_ENTRIES = 2048
 MAX_VALUE = 16 * 1024
 """Bytes of an entry's JSON."""
 FRESH = 1.0
