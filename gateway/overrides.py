@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,16 @@ from gateway.config import (
 from gateway.fleet.backend import Backend, BackendPatch
 from gateway.fleet.standing import Standing
 from gateway.http.keys import Keys
-from gateway.overlay import SECTIONS, differences, of_standing, over, standings
+from gateway.overlay import (
+    SECTIONS,
+    Laid,
+    differences,
+    entry_of,
+    of_standing,
+    outdates,
+    over,
+    standings,
+)
 from gateway.reload import SECTIONS as IN_FORCE
 from gateway.secrets import hash_key, new_key
 from gateway.shared.records import Publisher
@@ -52,14 +61,6 @@ class Held(StrEnum):
     """It was set or taken back here, and Redis does not have that yet."""
     IGNORED = "ignored"
     """Wherever it is held: it cannot be used here."""
-
-
-class Laid(NamedTuple):
-    """What was laid over the settings last: to do it again takes milliseconds when it is much."""
-
-    base: Settings
-    values: dict[str, Any]
-    ignored: dict[str, str]
 
 
 class Overrides:
@@ -183,7 +184,9 @@ class Overrides:
                 changed.
         """
         base = taken_over(self.base, settings, options)
-        outdated = set() if self.lasting else self._outdated(options, settings)
+        outdated: set[str] = set()
+        if not self.lasting:
+            outdated = outdates(self.base, settings, options, self.state.entries)
         values = {name: value for name, value in self._values().items() if name not in outdated}
         ignored: dict[str, str] = {}
         after = over(base, values, ignored)
@@ -197,7 +200,7 @@ class Overrides:
     def hiding(self, options: list[str]) -> list[str]:
         """Those of some options of the file in whose place something was set."""
         names = self.state.entries
-        return [option for option in options if _entry_of(option) in names]
+        return [option for option in options if entry_of(option) in names]
 
     # backends
 
@@ -305,20 +308,6 @@ class Overrides:
             for name, entry in self.state.entries.items()
         }
 
-    def _outdated(self, options: list[str], settings: Settings) -> set[str]:
-        """Entries of which the file says something new."""
-        keys = {key.name: key for key in settings.auth.keys}
-        before = {key.name: key for key in self.base.auth.keys}
-        differ = {
-            name for name in keys.keys() | before.keys() if keys.get(name) != before.get(name)
-        }
-        names = set(map(_entry_of, options))
-        return {
-            name
-            for name in self.state.entries
-            if name in names or (name.startswith("keys/") and name.split("/")[1] in differ)
-        }
-
     def _key(self, name: str) -> ApiKey:
         for key in self._gateway.settings.auth.keys:
             if key.name == name:
@@ -332,7 +321,3 @@ class Overrides:
         for name in ignored.keys() - self.ignored.keys():
             logger.warning("set over the admin API, not used here: %s: %s", name, ignored[name])
         self.ignored = ignored
-
-
-def _entry_of(option: str) -> str:
-    return option.replace("scheduling.", "scheduling/", 1)
