@@ -174,9 +174,7 @@ class GatewayControl:
         views = []
         for key in self._gateway.keys:
             use = key.use
-            limits = use.limits
-            use.requests.turn(now)
-            use.tokens.turn(now)
+            limits, used = use.limits, use.used(now)
             views.append(
                 KeyView(
                     name=key.name,
@@ -186,9 +184,9 @@ class GatewayControl:
                     requests_per_minute=limits.requests_per_minute,
                     tokens_per_minute=limits.tokens_per_minute,
                     max_concurrent=limits.max_concurrent,
-                    requests_used=use.requests.used,
-                    tokens_used=use.tokens.used,
-                    concurrent=use.concurrent,
+                    requests_used=used.requests,
+                    tokens_used=used.tokens,
+                    concurrent=used.concurrent,
                     requests_total=use.requests_total,
                     tokens_total=use.tokens_charged,
                     limited={str(limit): count for limit, count in use.refused.items()},

@@ -15,6 +15,7 @@ from gateway.config.auth import (
     KeyLimits,
     KeyOptions,
     NewKey,
+    WithoutRedis,
 )
 from gateway.config.backends import BackendConfig, BackendOptions
 from gateway.config.base import ConfigError, Count, Secret, SecretRef, Section, Share

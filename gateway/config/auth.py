@@ -55,6 +55,18 @@ class ApiKey(KeyOptions, frozen=True, kw_only=True):
             raise ValueError(f"key {self.name!r} has exactly one of hash and key")
 
 
+class WithoutRedis(StrEnum):
+    """What holds of keys' limits while replicas cannot count together."""
+
+    SHARE = "share"
+    """Each replica allows its share: the limit divided by the replicas it last knew of, at least
+    1."""
+    FULL = "full"
+    """Each allows the whole limit."""
+    REFUSE = "refuse"
+    """Requests of keys with limits are answered with 503."""
+
+
 class Auth(Section, frozen=True):
     """API keys. With `enabled`, nothing but liveness and readiness answers without one."""
 
@@ -64,6 +76,8 @@ class Auth(Section, frozen=True):
     """Whether /metrics answers without a key."""
     pass_credentials: bool = False
     """Send clients' keys and cookies on to backends that have no `api_key`."""
+    without_redis: WithoutRedis = WithoutRedis.SHARE
+    """With `redis.url`, limits hold over all replicas: what holds while Redis is away."""
 
     def __post_init__(self) -> None:
         names = [key.name for key in self.keys]

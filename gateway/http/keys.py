@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 
-from gateway.config import ApiKey, Auth, ConfigError
+from gateway.config import ApiKey, Auth, ConfigError, KeyLimits
 from gateway.http.errors import RequestError
 from gateway.http.headers import Headers
 from gateway.http.quotas import KeyUse
@@ -78,6 +78,9 @@ def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
 class Keys:
     """All keys, by the digest of what clients show.
 
+    Args:
+        new_use: counts what the key of a name uses, within the limits that it has at first.
+
     Raises:
         ConfigError: a key cannot be read, or two are the same.
 
@@ -86,7 +89,12 @@ class Keys:
         uses: by the key's name, in the settings' order.
     """
 
-    def __init__(self, settings: Auth) -> None:
+    def __init__(
+        self,
+        settings: Auth,
+        new_use: Callable[[str, KeyLimits], KeyUse] = lambda name, limits: KeyUse(limits),
+    ) -> None:
+        self._new_use = new_use
         self.failures = dict.fromkeys(AuthFailure, 0)
         self.uses: dict[str, KeyUse] = {}
         self._by_digest: Mapping[bytes, Key] = {}
@@ -115,7 +123,10 @@ class Keys:
                     field=option,
                 )
             digests[digest] = key
-        uses = {key.name: self.uses.get(key.name) or KeyUse(key.limits) for key in settings.keys}
+        uses = {
+            key.name: self.uses.get(key.name) or self._new_use(key.name, key.limits)
+            for key in settings.keys
+        }
         for key in settings.keys:
             uses[key.name].limits = key.limits
         self.uses = uses

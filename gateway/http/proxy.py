@@ -36,7 +36,6 @@ from gateway.http.errors import (
 )
 from gateway.http.facts import FactReader, Facts
 from gateway.http.headers import RequestHeaders
-from gateway.http.identity import Identity
 from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
 from gateway.http.outcome import note_answer, tokens_of_work
@@ -182,7 +181,13 @@ class Proxy:
         record.work_class = request.work_class
         record.priority = request.priority
         if identity is not None:
-            _reserve(identity, request.prompt_tokens + request.output_tokens, self._clock())
+            assert identity.reservation is not None
+            tokens = request.prompt_tokens + request.output_tokens
+            asked = identity.reservation.reserve(tokens, self._clock())
+            if asked is not None:
+                await asked
+                if context.client.gone:
+                    raise ClientGone
         await self._attempts.run(context, pool)
 
     async def _read_aside(
@@ -344,14 +349,6 @@ class Proxy:
         if record.outcome is Outcome.CANCELLED:
             record.disconnect_phase = context.phase
         self._observe(record)
-
-
-def _reserve(identity: Identity, tokens: int, now: float) -> None:
-    """Raises:
-    RateLimited: its key has not so many left.
-    """
-    assert identity.reservation is not None
-    identity.reservation.reserve(tokens, now)
 
 
 def _takes_comments(dialect: Dialect) -> bool:

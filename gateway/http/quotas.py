@@ -8,7 +8,9 @@ the rest is given back.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable
 from enum import StrEnum
+from typing import NamedTuple
 
 from gateway.config import KeyLimits
 from gateway.http.errors import RequestError
@@ -28,22 +30,26 @@ class Limit(StrEnum):
 
 
 class RateLimited(RequestError):
-    """Attributes:
-    limit: the one that was reached.
+    """Args:
+    replicas: how many gateways each allow as much, as they cannot tell each other.
+
+    Attributes:
+        limit: the one that was reached.
     """
 
     status = 429
     type = "rate_limit_error"
     outcome = Outcome.REJECTED
 
-    def __init__(self, limit: Limit, allowed: int, retry_after: int) -> None:
+    def __init__(self, limit: Limit, allowed: int, retry_after: int, replicas: int = 1) -> None:
         what = {
             Limit.REQUESTS: f"{allowed} requests in a minute",
             Limit.TOKENS: f"{allowed} tokens in a minute",
             Limit.CONCURRENCY: f"{allowed} requests at once",
         }
+        each = "" if replicas == 1 else f" at each of {replicas} gateways, for now"
         super().__init__(
-            f"This API key is limited to {what[limit]}.",
+            f"This API key is limited to {what[limit]}{each}.",
             code="rate_limit_exceeded",
             retry_after=retry_after,
         )
@@ -57,29 +63,34 @@ class Window:
     one, up to twice the limit can come within `WINDOW` seconds.
 
     Attributes:
+        start: of the current window, on the clock of those who ask.
         used: in the current window.
         number: of the current window; what was taken in one is given back in that one only.
     """
 
-    __slots__ = ("_start", "number", "used")
+    __slots__ = ("number", "start", "used")
 
     def __init__(self) -> None:
-        self._start = -math.inf
+        self.start = -math.inf
         self.used = 0
         self.number = 0
 
     def turn(self, now: float) -> None:
         """Begin a new window if it is time."""
-        if now - self._start >= WINDOW:
+        late = now - self.start
+        if late >= WINDOW:
             # On the old one's beat; anew after a pause.
-            late = now - self._start
-            self._start = now - (late % WINDOW if late < 2 * WINDOW else 0.0)
-            self.used = 0
-            self.number += 1
+            self.begin(now - (late % WINDOW if late < 2 * WINDOW else 0.0))
+
+    def begin(self, start: float) -> None:
+        """Begin a new window, with nothing used."""
+        self.start = start
+        self.used = 0
+        self.number += 1
 
     def left(self, now: float) -> float:
         """Seconds to the end of the current window; 0 while there is none."""
-        return max(0.0, self._start + WINDOW - now)
+        return max(0.0, self.start + WINDOW - now)
 
 
 class Reservation:
@@ -92,10 +103,13 @@ class Reservation:
         self._tokens = 0
         self._window = 0
 
-    def reserve(self, tokens: int, now: float) -> None:
-        """Raises:
-        RateLimited: the tokens do not fit into what is left. More than the whole limit fits when
-            nothing is used yet.
+    def reserve(self, tokens: int, now: float) -> Awaitable[None] | None:
+        """Returns:
+            What to wait for, which raises as below; None when it is decided already.
+
+        Raises:
+            RateLimited: the tokens do not fit into what is left. More than the whole limit fits
+                when nothing is used yet.
         """
         use = self._use
         assert use is not None
@@ -103,6 +117,10 @@ class Reservation:
         window.turn(now)
         if limit is not None and window.used and window.used + tokens > limit:
             raise use.limited(Limit.TOKENS, limit, window.left(now))
+        self._take(window, tokens)
+        return None
+
+    def _take(self, window: Window, tokens: int) -> None:
         window.used += tokens
         self._tokens, self._window = tokens, window.number
 
@@ -123,6 +141,14 @@ class Reservation:
             window.used = max(0, window.used + tokens - self._tokens)
         else:
             window.used += tokens
+
+
+class Used(NamedTuple):
+    """What is used of a key's limits: in the current minute, and now."""
+
+    requests: int = 0
+    tokens: int = 0
+    concurrent: int = 0
 
 
 class KeyUse:
@@ -172,27 +198,49 @@ class KeyUse:
         self.concurrent += 1
         return Reservation(self)
 
-    def limited(self, limit: Limit, allowed: int, seconds: float) -> RateLimited:
+    def limited(
+        self, limit: Limit, allowed: int, seconds: float, replicas: int = 1
+    ) -> RateLimited:
         """Count a request that is held back.
 
         Args:
             seconds: until it can come again.
+            replicas: how many gateways each allow as much.
         """
         self.refused[limit] += 1
-        return RateLimited(limit, allowed, max(1, math.ceil(seconds)))
+        return RateLimited(limit, allowed, max(1, math.ceil(seconds)), replicas)
+
+    def used(self, now: float) -> Used:
+        """Of its limits, as far as is known here."""
+        self.requests.turn(now)
+        self.tokens.turn(now)
+        return Used(self.requests.used, self.tokens.used, self.concurrent)
 
     def headers(self, now: float) -> Headers:
         """What is left, in OpenAI's headers; none for what is not limited."""
-        found: Headers = []
-        for name, window, limit in (
-            (b"requests", self.requests, self.limits.requests_per_minute),
-            (b"tokens", self.tokens, self.limits.tokens_per_minute),
-        ):
-            if limit is not None:
-                window.turn(now)
-                found += (
-                    (b"x-ratelimit-limit-" + name, b"%d" % limit),
-                    (b"x-ratelimit-remaining-" + name, b"%d" % max(0, limit - window.used)),
-                    (b"x-ratelimit-reset-" + name, b"%.3fs" % window.left(now)),
-                )
-        return found
+        limits = self.limits
+        if limits.requests_per_minute is None and limits.tokens_per_minute is None:
+            return []
+        return rate_headers(limits, self.used(now), self.requests.left(now), self.tokens.left(now))
+
+
+def rate_headers(
+    limits: KeyLimits, used: Used, requests_reset: float, tokens_reset: float
+) -> Headers:
+    """OpenAI's headers of what is left.
+
+    Args:
+        requests_reset, tokens_reset: seconds to the ends of the minutes.
+    """
+    found: Headers = []
+    for name, limit, count, reset in (
+        (b"requests", limits.requests_per_minute, used.requests, requests_reset),
+        (b"tokens", limits.tokens_per_minute, used.tokens, tokens_reset),
+    ):
+        if limit is not None:
+            found += (
+                (b"x-ratelimit-limit-" + name, b"%d" % limit),
+                (b"x-ratelimit-remaining-" + name, b"%d" % max(0, limit - count)),
+                (b"x-ratelimit-reset-" + name, b"%.3fs" % reset),
+            )
+    return found
