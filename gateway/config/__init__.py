@@ -89,6 +89,7 @@ __all__ = [
     "Target",
     "Tenants",
     "Timeouts",
+    "WithoutRedis",
     "changed",
     "convert",
     "load",

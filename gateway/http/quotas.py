@@ -198,9 +198,7 @@ class KeyUse:
         self.concurrent += 1
         return Reservation(self)
 
-    def limited(
-        self, limit: Limit, allowed: int, seconds: float, replicas: int = 1
-    ) -> RateLimited:
+    def limited(self, limit: Limit, allowed: int, seconds: float, replicas: int = 1) -> RateLimited:
         """Count a request that is held back.
 
         Args:

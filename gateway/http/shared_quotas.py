@@ -1,0 +1,99 @@
+"""The limits of API keys over all replicas: every key's count, and the rounds over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from gateway.config import KeyLimits
+from gateway.http.quota_sharing import Sharing
+from gateway.http.shared_use import SharedUse
+
+logger = logging.getLogger("prefixgate.quotas")
+
+ROUND = 0.25
+"""Seconds between two rounds."""
+PER_ROUND = 200
+"""Keys that are stated in one round."""
+
+
+class SharedQuotas:
+    """Args:
+    replicas: how many there are now, this one among them.
+    """
+
+    def __init__(self, sharing: Sharing, replicas: Callable[[], int]) -> None:
+        self.sharing = sharing
+        self._replicas = replicas
+        # Held by the keys, and by what they have under way: a key that was removed and comes back
+        # goes on with the same count as long as that lasts.
+        self._uses: WeakValueDictionary[str, SharedUse] = WeakValueDictionary()
+        self._was_local = False
+        self._task: asyncio.Task[None] | None = None
+
+    def new_use(self, name: str, limits: KeyLimits) -> SharedUse:
+        """The count of the key that has a name."""
+        use = self._uses.get(name)
+        if use is None:
+            use = self._uses[name] = SharedUse(self.sharing, name, limits)
+        return use
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """State what is left to state, as far as Redis takes it at once."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        now = self.sharing.clock()
+        for use in tuple(self._uses.values()):
+            if use.due(now):
+                use.send()
+        await self.sharing.settled(2 * self.sharing.timeout)
+
+    def round(self) -> None:
+        """Have Redis told what it has not been asked about."""
+        sharing = self.sharing
+        local = sharing.local
+        if local is not self._was_local:
+            self._was_local = local
+            self._changed(local)
+        if not sharing.asks:
+            return
+        if not local:
+            self.sharing.replicas = max(1, self._replicas())
+        # One of them finds out whether it works again.
+        most = 1 if local else PER_ROUND
+        now = sharing.clock()
+        for use in tuple(self._uses.values()):
+            if use.due(now):
+                use.send()
+                most -= 1
+                if most == 0:
+                    return
+        if local and most:
+            # Nothing is owed: what failed came to nothing by itself.
+            sharing.succeeded()
+
+    def _changed(self, local: bool) -> None:
+        sharing = self.sharing
+        if local:
+            logger.warning(
+                "API keys' limits are this replica's own for now, of %d (auth.without_redis: %s)",
+                sharing.replicas,
+                sharing.without_redis.value,
+            )
+            return
+        logger.info("API keys' limits hold over all replicas")
+        for use in tuple(self._uses.values()):
+            use.again()
+
+    async def _run(self) -> None:
+        while True:
+            self.round()
+            await asyncio.sleep(ROUND)
