@@ -68,7 +68,9 @@ def explain(
     refusal: str | None = None
     try:
         pool = gateway.proxy.pool(prompt.model)
-        owner = gateway.proxy.owner(path, prompt.continues, pool) if dialect.stores else None
+        owner = None
+        if dialect.stores:
+            owner = gateway.proxy.owner(path, prompt.continues, pool, identity)
     except RequestError as error:
         refusal = str(error)
     else:

@@ -24,7 +24,7 @@ from gateway.http.facts import Facts
 from gateway.http.headers import Headers, without_credentials
 from gateway.http.learning import Learning
 from gateway.http.model_name import renamed
-from gateway.http.owners import MAX_ID, Owners
+from gateway.http.owners import MAX_ID, Owner, Owners
 from gateway.http.relay import Relay
 from gateway.http.stored import Stored
 from gateway.http.verdicts import Verdicts
@@ -127,7 +127,7 @@ class Dispatcher:
             may_retry,
             math.ceil(self._fleet.backpressure.avoid),
             context.opened,
-            self._keeper(backend) if context.dialect.stores else None,
+            self._keeper(context, backend) if context.dialect.stores else None,
         )
         context.client.on_gone = relay.cancel
         if context.client.gone:
@@ -154,12 +154,14 @@ class Dispatcher:
                 return name, b""
         return next(iter(read.items()))
 
-    def _keeper(self, backend: Backend) -> Stored:
-        """Takes the ids of what a backend keeps."""
+    def _keeper(self, context: RequestContext, backend: Backend) -> Stored:
+        """Takes the ids of what a backend keeps for a request."""
+        identity = context.identity
+        owner = Owner(backend.id, "" if identity is None else identity.tenant)
 
         def stored(id: str) -> None:
             if len(id) <= MAX_ID:
-                self._owners.note(id, backend.id)
+                self._owners.note(id, owner)
 
         return stored
 

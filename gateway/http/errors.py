@@ -7,6 +7,7 @@ RequestError
 ├── UnknownModel        404
 ├── WrongMethod         405, with Allow
 ├── LostResponse        404  a stored response whose backend is gone
+├── UnknownResponse     404  a stored response that was made for another tenant
 ├── TooLarge            413
 ├── UnsupportedCoding   415
 ├── LoopDetected        508
@@ -14,6 +15,7 @@ RequestError
 ├── BadHead             400, 405, 408, 414 or 431; the connection ends
 ├── RateLimited         429, with Retry-After: the API key's limits (quotas.py)
 ├── Overloaded          429 or 503, with Retry-After
+│   ├── LimitsUnknown   503  Redis is away, and so are the API key's limits (quota_sharing.py)
 │   └── BodiesFull      503
 └── UpstreamBroke       502 or 504
 """
@@ -97,6 +99,13 @@ class LostResponse(RequestError):
             code="response_not_found",
             param=param,
         )
+
+
+class UnknownResponse(RequestError):
+    status = 404
+
+    def __init__(self, param: str | None) -> None:
+        super().__init__("There is no such response here.", code="response_not_found", param=param)
 
 
 class TooLarge(RequestError):

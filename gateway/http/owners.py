@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from gateway.config import Stored
@@ -14,14 +15,27 @@ MAX_ID = 256
 _PREFIX = "/v1/responses/"
 
 
+class Owner(NamedTuple):
+    """Attributes:
+    backend: id of the one that keeps a response.
+    tenant: whom it was made for; "" where API keys do not tell tenants apart.
+    """
+
+    backend: str
+    tenant: str = ""
+
+
 class Owners(Protocol):
     """Looked up before a request that names a stored response is sent."""
 
-    def note(self, id: str, backend: str) -> None:
+    def note(self, id: str, owner: Owner) -> None:
         """A backend has said that it keeps a response under this id."""
 
-    def find(self, id: str) -> str | None:
-        """The id of the backend that keeps a response, None when that is not known."""
+    def find(self, id: str) -> Owner | None:
+        """Who keeps a response; None when that is not known."""
+
+    def seek(self, id: str) -> Awaitable[None] | None:
+        """What to wait for before `find`, a bounded time; None where there is nothing."""
 
 
 class LocalOwners:
@@ -34,16 +48,16 @@ class LocalOwners:
     def __init__(self, settings: Stored, clock: Clock) -> None:
         self.settings = settings
         self._clock = clock
-        self._owners: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        """By response id: backend id and when it was noted; the oldest first."""
+        self._owners: OrderedDict[str, tuple[Owner, float]] = OrderedDict()
+        """By response id: its owner and when it was noted; the oldest first."""
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def note(self, id: str, backend: str) -> None:
+    def note(self, id: str, owner: Owner) -> None:
         owners = self._owners
         now = self._clock()
-        owners[id] = (backend, now)
+        owners[id] = (owner, now)
         owners.move_to_end(id)
         settings = self.settings
         while len(owners) > settings.max_ids:
@@ -56,15 +70,18 @@ class LocalOwners:
             if oldest != id:
                 del owners[oldest]
 
-    def find(self, id: str) -> str | None:
+    def find(self, id: str) -> Owner | None:
         known = self._owners.get(id)
         if known is None:
             return None
-        backend, noted = known
+        owner, noted = known
         if noted + self.settings.ttl <= self._clock():
             del self._owners[id]
             return None
-        return backend
+        return owner
+
+    def seek(self, id: str) -> None:
+        """Nobody else knows."""
 
 
 def named_in(path: str) -> str:

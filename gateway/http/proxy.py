@@ -32,10 +32,12 @@ from gateway.http.errors import (
     LostResponse,
     RequestError,
     UnknownModel,
+    UnknownResponse,
     WrongMethod,
 )
 from gateway.http.facts import FactReader, Facts
 from gateway.http.headers import RequestHeaders
+from gateway.http.identity import Identity
 from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
 from gateway.http.outcome import note_answer, tokens_of_work
@@ -175,7 +177,11 @@ class Proxy:
                     raise UnknownModel(adapter)
         pool = self.pool(prompt.model)
         if context.dialect.stores:
-            context.owner = self.owner(context.scope["path"], prompt.continues, pool)
+            named = prompt.continues or named_in(scope["path"])
+            sought = self._owners.seek(named) if named else None
+            if sought is not None:
+                await sought
+            context.owner = self.owner(scope["path"], prompt.continues, pool, identity)
         request = context.request = self._facts.appraise(facts, pool, identity)
         record.prompt_tokens = request.prompt_tokens
         record.work_class = request.work_class
@@ -222,24 +228,29 @@ class Proxy:
             raise no_backend()
         raise UnknownModel(model)
 
-    def owner(self, path: str, continues: str, pool: Pool) -> str | None:
+    def owner(self, path: str, continues: str, pool: Pool, identity: Identity | None) -> str | None:
         """The backend that a request must go to for the stored response that it names, None where
         it names none, or one that nothing is known of.
 
         Args:
             continues: id of the response that the body goes on from, "" without one.
+            identity: whose it is, where API keys say so.
 
         Raises:
             RequestError: it cannot go there, now or at all.
         """
         id = continues or named_in(path)
-        owner = self._owners.find(id) if id else None
+        known = self._owners.find(id) if id else None
+        param = "previous_response_id" if continues else None
+        if known is not None and identity is not None and known.tenant not in ("", identity.tenant):
+            raise UnknownResponse(param)
+        owner = None if known is None else known.backend
         # One that is busy is avoided, and only until the mark goes: the request waits for it.
         if owner is None or any(load.id == owner for load in (*pool.backends, *pool.avoided)):
             return owner
         if any(backend.id == owner for backend in self._fleet):
             raise no_backend("The backend that keeps this response is not available.")
-        raise LostResponse("previous_response_id" if continues else None)
+        raise LostResponse(param)
 
     # on the clock
 

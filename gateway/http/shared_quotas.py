@@ -53,7 +53,7 @@ class SharedQuotas:
         now = self.sharing.clock()
         for use in tuple(self._uses.values()):
             if use.due(now):
-                use.send()
+                use.state()
         await self.sharing.settled(2 * self.sharing.timeout)
 
     def round(self) -> None:
@@ -72,7 +72,7 @@ class SharedQuotas:
         now = sharing.clock()
         for use in tuple(self._uses.values()):
             if use.due(now):
-                use.send()
+                use.state()
                 most -= 1
                 if most == 0:
                     return

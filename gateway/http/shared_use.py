@@ -209,7 +209,7 @@ class SharedUse(KeyUse):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
         self._asks.append(Ask(reservation, tokens, answer, loop.time() + self._sharing.timeout))
-        self.send()
+        self._send()
         return answer
 
     def decide_alone(self, reservation: SharedReservation, tokens: int, now: float) -> None:
@@ -276,13 +276,15 @@ class SharedUse(KeyUse):
         self._dirty = True
         if self.limits.max_concurrent is not None:
             # Whoever ends a request may begin the next one at another replica at once.
-            self.send()
+            self._send()
 
     def due(self, now: float) -> bool:
         """Whether Redis should hear of it without being asked anything."""
         self.turn(now)
         if self._dirty:
             return True
+        if self.limits == NO_LIMITS:
+            return False
         # Again and again, for the lease, and in case that Redis has lost it.
         counted = self.held or self.requests.used or self.tokens.used
         return bool(counted) and now - self._stated >= self._sharing.lease / 3
@@ -291,7 +293,12 @@ class SharedUse(KeyUse):
         """Let it be stated anew."""
         self._stated = -WINDOW
 
-    def send(self) -> None:
+    def state(self) -> None:
+        """Tell Redis what is used here."""
+        self._dirty = True
+        self._send()
+
+    def _send(self) -> None:
         if not self._busy and self._sharing.asks:
             self._busy = True
             self._sharing.spawn(self._exchange())
@@ -299,6 +306,7 @@ class SharedUse(KeyUse):
     async def _exchange(self) -> None:
         sharing = self._sharing
         loop = asyncio.get_running_loop()
+        asks: list[Ask] = []
         try:
             while self._asks or self._dirty:
                 asks = self._asks[:TOGETHER]
@@ -307,18 +315,18 @@ class SharedUse(KeyUse):
                 timer = loop.call_at(asks[0].deadline, self._late, asks) if asks else None
                 try:
                     reply = await sharing.commands.run(QUOTA, [self._key], self._statement(asks))
-                except (Away, Refused):
-                    self._dirty = True
-                    sharing.failed()
-                    self._late(asks)
-                    return
                 finally:
                     if timer is not None:
                         timer.cancel()
                 sharing.succeeded()
                 self._take_in(reply, asks)
+        except (Away, Refused):
+            self._dirty = True
+            sharing.failed()
         finally:
             self._busy = False
+            if self._asks or not all(ask.answer.done() for ask in asks):
+                self._late(asks)
 
     def _statement(self, asks: list[Ask]) -> list[bytes | str | int | float]:
         sharing, limits = self._sharing, self.limits
@@ -370,6 +378,7 @@ class SharedUse(KeyUse):
 
     def _late(self, asks: list[Ask]) -> None:
         """Wait no longer for Redis."""
+        self._sharing.failed()
         waiting, self._asks = [*asks, *self._asks], []
         now = self._sharing.clock()
         for ask in waiting:

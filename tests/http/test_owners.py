@@ -7,8 +7,10 @@ import json
 import pytest
 
 from gateway.config import Stored
-from gateway.http.owners import LocalOwners, named_in
+from gateway.http.owners import LocalOwners, Owner, named_in
 from gateway.http.stored import StoredScanner, stored_id
+
+X = Owner("x")
 
 
 class Time:
@@ -21,17 +23,17 @@ class Time:
 def test_the_latest_are_kept() -> None:
     owners = LocalOwners(Stored(max_ids=2), Time())
     for id in ("a", "b", "a", "c"):
-        owners.note(id, f"at-{id}")
-    assert [owners.find(id) for id in "abc"] == ["at-a", None, "at-c"]
+        owners.note(id, Owner(f"at-{id}"))
+    assert [owners.find(id) for id in "abc"] == [Owner("at-a"), None, Owner("at-c")]
     assert len(owners) == 2
 
 
 def test_they_are_forgotten_after_a_time() -> None:
     time = Time()
     owners = LocalOwners(Stored(ttl=10.0), time)
-    owners.note("a", "x")
+    owners.note("a", X)
     time.now += 9.0
-    assert owners.find("a") == "x"
+    assert owners.find("a") == X
     time.now += 1.0
     assert owners.find("a") is None
     assert len(owners) == 0
@@ -41,19 +43,19 @@ def test_the_overdue_go_as_others_come() -> None:
     time = Time()
     owners = LocalOwners(Stored(ttl=10.0), time)
     for number in range(10):
-        owners.note(f"old-{number}", "x")
+        owners.note(f"old-{number}", X)
     time.now += 20.0
     for number in range(10):
-        owners.note(f"new-{number}", "x")
+        owners.note(f"new-{number}", X)
     assert len(owners) == 10
 
 
 def test_settings_can_be_replaced() -> None:
     owners = LocalOwners(Stored(), Time())
     for number in range(10):
-        owners.note(str(number), "x")
+        owners.note(str(number), X)
     owners.settings = Stored(max_ids=3)
-    owners.note("10", "x")
+    owners.note("10", X)
     assert len(owners) == 3
 
 
