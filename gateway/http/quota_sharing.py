@@ -38,7 +38,6 @@ class Sharing:
         numbers: of statements.
         decided_shared, decided_alone: requests that were let in or refused by what all replicas
             have used, or by what this one has.
-        dropped: minutes that ended before others could be told what was used in them, by key.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class Sharing:
         self.numbers = count(1)
         self.decided_shared = 0
         self.decided_alone = 0
-        self.dropped = 0
         self._failed = False
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -175,8 +175,6 @@ class SharedUse(KeyUse):
                 self._started += round((window.start - before) * 1000)
             self.tokens.begin(window.start)
             self._others = Used()
-            if self._dirty and self._sharing.local:
-                self._sharing.dropped += 1
 
     def used(self, now: float) -> Used:
         """By all replicas while they count together, here otherwise."""

@@ -16,6 +16,7 @@ from gateway.telemetry.sources import (
     FeedReading,
     IndexView,
     KeyUse,
+    LimitsView,
     PoolState,
     PoolView,
     ReportedView,
@@ -161,6 +162,23 @@ def _of_keys(name: str, help: str, count: Callable[[KeyUse], int]) -> Family:
             yield (key,), count(use)
 
     return Family(name, "counter", ("key",), help, read)
+
+
+def _of_limits(name: str, help: str, value: Callable[[LimitsView], float]) -> Family:
+    """A gauge of how limits are shared; no sample where they are not."""
+
+    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+        if scrape.sources.limits is not None:
+            yield (), value(scrape.sources.limits)
+
+    return Family(name, "gauge", (), help, read)
+
+
+def _limit_decisions(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
+    limits = scrape.sources.limits
+    if limits is not None:
+        yield ("shared",), limits.decided_shared
+        yield ("local",), limits.decided_alone
 
 
 def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
@@ -644,6 +662,23 @@ FAMILIES: tuple[Family, ...] = (
         ("key", "limit"),
         "Requests that a limit of the API key held back.",
         _limited,
+    ),
+    _of_limits(
+        "prefixgate_limits_local",
+        "1 while API keys' limits are this replica's own, as Redis is away.",
+        lambda limits: float(limits.local),
+    ),
+    _of_limits(
+        "prefixgate_limits_replicas",
+        "Replicas that API keys' limits are divided by while they are local.",
+        lambda limits: limits.replicas,
+    ),
+    Family(
+        "prefixgate_limit_decisions_total",
+        "counter",
+        ("where",),
+        "Requests of API keys with limits, by whose counts decided on them.",
+        _limit_decisions,
     ),
     # the process
     Family(

@@ -123,6 +123,14 @@ class FakeKeys:
     uses: dict[str, FakeUse] = field(default_factory=lambda: {"team": FakeUse()})
 
 
+@dataclass
+class FakeLimits:
+    local: bool = True
+    replicas: int = 4
+    decided_shared: int = 9
+    decided_alone: int = 2
+
+
 class Site:
     """A page over fakes of all other parts."""
 
@@ -147,6 +155,7 @@ class Site:
             index=lambda: self.index,
             keys=FakeKeys(),
             overrides=lambda: {"shared": 2},
+            limits=FakeLimits(),
         )
         self.page = MetricsPage(self.metrics, sources)
 
