@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -53,7 +54,7 @@ class SharedQuotas:
         now = self.sharing.clock()
         for use in tuple(self._uses.values()):
             if use.due(now):
-                use.state()
+                use.exchange.state()
         await self.sharing.settled(2 * self.sharing.timeout)
 
     def round(self) -> None:
@@ -72,7 +73,7 @@ class SharedQuotas:
         now = sharing.clock()
         for use in tuple(self._uses.values()):
             if use.due(now):
-                use.state()
+                use.exchange.state()
                 most -= 1
                 if most == 0:
                     return
@@ -91,7 +92,7 @@ class SharedQuotas:
             return
         logger.info("API keys' limits hold over all replicas")
         for use in tuple(self._uses.values()):
-            use.again()
+            use.exchange.stated = -math.inf
 
     async def _run(self) -> None:
         while True:

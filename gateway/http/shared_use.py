@@ -1,4 +1,4 @@
-"""The limits of API keys over all replicas.
+"""What one API key has used, as one of several replicas counts it.
 
 Each replica counts what it has let in, as one that is alone does; Redis adds the replicas up. What
 a request has of requests and tokens and its place among those under way is asked for in one step,
@@ -6,51 +6,21 @@ once its size is known; all that only gives back, or repeats, is stated in the b
 
     head ─► surely too many? ─► body, facts ─► ask Redis, redis.timeout at most ─► ... ─► settle
                                                   └ away: auth.without_redis
-
-One exchange at a time for each key: what comes meanwhile goes with the next one, together.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 
 from gateway.config import KeyLimits
-from gateway.http.errors import RequestError
 from gateway.http.headers import Headers
-from gateway.http.quota_script import QUOTA
+from gateway.http.quota_exchange import Exchange
 from gateway.http.quota_sharing import LimitsUnknown, Sharing
-from gateway.http.quotas import WINDOW, KeyUse, Limit, RateLimited, Reservation, Used, rate_headers
-from gateway.shared.records import Away, Refused
+from gateway.http.quotas import KeyUse, Limit, RateLimited, Reservation, Used, rate_headers
 
 LATE = 0.05
 """Seconds by which a window ends later here than in Redis: never before, whatever clocks do."""
-TOGETHER = 1000
-"""Requests that are asked for at once."""
 NO_LIMITS = KeyLimits()
-_ANSWERS = (None, Limit.REQUESTS, Limit.TOKENS, Limit.CONCURRENCY)
-
-
-class Ask:
-    """A request that waits for its answer.
-
-    Attributes:
-        deadline: on the event loop's clock.
-    """
-
-    __slots__ = ("answer", "deadline", "reservation", "tokens")
-
-    def __init__(
-        self,
-        reservation: SharedReservation,
-        tokens: int,
-        answer: asyncio.Future[None],
-        deadline: float,
-    ) -> None:
-        self.reservation = reservation
-        self.tokens = tokens
-        self.answer = answer
-        self.deadline = deadline
 
 
 class SharedReservation(Reservation):
@@ -73,9 +43,10 @@ class SharedReservation(Reservation):
         Raises:
             LimitsUnknown: Redis is away, and nothing is let in then.
         """
-        if self._shared.asks_redis:
-            return self._shared.ask(self, tokens)
-        self._shared.decide_alone(self, tokens, now)
+        use = self._shared
+        if use.sharing.asks:
+            return use.exchange.ask(self, tokens)
+        use.decide_alone(self, tokens, now)
         return None
 
     def take(self, tokens: int) -> None:
@@ -110,32 +81,23 @@ class SharedUse(KeyUse):
 
     __slots__ = (
         "__weakref__",
-        "_asks",
-        "_busy",
-        "_dirty",
-        "_key",
         "_others",
-        "_sharing",
         "_started",
-        "_stated",
         "asking",
+        "exchange",
         "held",
+        "sharing",
     )
 
     def __init__(self, sharing: Sharing, name: str, limits: KeyLimits) -> None:
         super().__init__(limits)
-        self._sharing = sharing
+        self.sharing = sharing
+        self.exchange = Exchange(sharing, name, self)
         self.asking = 0
         self.held = 0
-        self._key = sharing.commands.key("limits", name)
         self._others = Used()
         self._started = 0
         """The window's start as Redis says, in ms; 0 before it has."""
-        self._asks: list[Ask] = []
-        self._busy = False
-        self._dirty = False
-        """What was stated last no longer holds."""
-        self._stated = -WINDOW
 
     def enter(self, now: float) -> Reservation:
         """As of one that is alone; it does not count yet where replicas count together.
@@ -147,8 +109,8 @@ class SharedUse(KeyUse):
             return super().enter(now)
         self.turn(now)
         limits, others = self.limits, self._others.requests
-        if not self._sharing.asks:
-            limits, others = self._sharing.alone(limits), 0
+        if not self.sharing.asks:
+            limits, others = self.sharing.alone(limits), 0
         # What is sure to be refused, without asking: the others only ever add to it.
         most = limits.max_concurrent
         if most is not None and self.concurrent >= most:
@@ -159,11 +121,6 @@ class SharedUse(KeyUse):
         self.asking += 1
         self.concurrent += 1
         return SharedReservation(self)
-
-    @property
-    def asks_redis(self) -> bool:
-        """Whether it is decided there who is let in."""
-        return self._sharing.asks
 
     def turn(self, now: float) -> None:
         """Begin a new window if it is time."""
@@ -179,7 +136,7 @@ class SharedUse(KeyUse):
     def used(self, now: float) -> Used:
         """By all replicas while they count together, here otherwise."""
         self.turn(now)
-        others = Used() if self._sharing.local else self._others
+        others = Used() if self.sharing.local else self._others
         return Used(
             self.requests.used + self.asking + others.requests,
             self.tokens.used + others.tokens,
@@ -190,8 +147,8 @@ class SharedUse(KeyUse):
         limits = self.limits
         if limits.requests_per_minute is None and limits.tokens_per_minute is None:
             return []
-        if self._sharing.local:
-            limits = self._sharing.share(limits)
+        if self.sharing.local:
+            limits = self.sharing.share(limits)
         left = self.requests.left(now)
         return rate_headers(limits, self.used(now), left, left)
 
@@ -200,16 +157,6 @@ class SharedUse(KeyUse):
         self.requests.used += 1
         self.requests_total += 1
 
-    # what is asked
-
-    def ask(self, reservation: SharedReservation, tokens: int) -> asyncio.Future[None]:
-        """Whether a request may be sent; raises `RateLimited` or `LimitsUnknown` if not."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
-        self._asks.append(Ask(reservation, tokens, answer, loop.time() + self._sharing.timeout))
-        self._send()
-        return answer
-
     def decide_alone(self, reservation: SharedReservation, tokens: int, now: float) -> None:
         """Let a request in, or not, by what was used here.
 
@@ -217,15 +164,28 @@ class SharedUse(KeyUse):
             RateLimited, LimitsUnknown
         """
         self.turn(now)
-        self._dirty = True
+        self.exchange.dirty = True
         try:
-            limits = self._sharing.alone(self.limits)
+            limits = self.sharing.alone(self.limits)
         except LimitsUnknown:
             self.asking -= 1
             reservation.asking = False
             raise
-        self._sharing.decided_alone += 1
-        self._decide(reservation, self._over_alone(limits, tokens), tokens, limits, now)
+        self.sharing.decided_alone += 1
+        self._decide(reservation, self._over_alone(limits, tokens), limits, tokens, now)
+
+    def decide(
+        self, reservation: SharedReservation, limit: Limit | None, tokens: int, now: float
+    ) -> None:
+        """Let a request in, or not, as Redis says.
+
+        Args:
+            limit: the one that it would exceed.
+
+        Raises:
+            RateLimited
+        """
+        self._decide(reservation, limit, self.limits, tokens, now)
 
     def _over_alone(self, limits: KeyLimits, tokens: int) -> Limit | None:
         """Which limit one more request would exceed, by what was used here; as the script has it
@@ -243,8 +203,8 @@ class SharedUse(KeyUse):
         self,
         reservation: SharedReservation,
         limit: Limit | None,
-        tokens: int,
         limits: KeyLimits,
+        tokens: int,
         now: float,
     ) -> None:
         self.asking -= 1
@@ -264,134 +224,56 @@ class SharedUse(KeyUse):
         }[limit]
         assert allowed is not None
         seconds = 1.0 if limit is Limit.CONCURRENCY else self.requests.left(now)
-        replicas = 1 if limits is self.limits else self._sharing.replicas
+        replicas = 1 if limits is self.limits else self.sharing.replicas
         return self.limited(limit, allowed, seconds, replicas)
 
     # what is stated
 
     def changed(self) -> None:
         """Something was given back, or used without asking."""
-        self._dirty = True
+        self.exchange.dirty = True
         if self.limits.max_concurrent is not None:
             # Whoever ends a request may begin the next one at another replica at once.
-            self._send()
+            self.exchange.state()
 
     def due(self, now: float) -> bool:
         """Whether Redis should hear of it without being asked anything."""
         self.turn(now)
-        if self._dirty:
+        if self.exchange.dirty:
             return True
         if self.limits == NO_LIMITS:
             return False
         # Again and again, for the lease, and in case that Redis has lost it.
         counted = self.held or self.requests.used or self.tokens.used
-        return bool(counted) and now - self._stated >= self._sharing.lease / 3
+        return bool(counted) and now - self.exchange.stated >= self.sharing.lease / 3
 
-    def again(self) -> None:
-        """Let it be stated anew."""
-        self._stated = -WINDOW
-
-    def state(self) -> None:
-        """Tell Redis what is used here."""
-        self._dirty = True
-        self._send()
-
-    def _send(self) -> None:
-        if not self._busy and self._sharing.asks:
-            self._busy = True
-            self._sharing.spawn(self._exchange())
-
-    async def _exchange(self) -> None:
-        sharing = self._sharing
-        loop = asyncio.get_running_loop()
-        asks: list[Ask] = []
-        try:
-            while self._asks or self._dirty:
-                asks = self._asks[:TOGETHER]
-                del self._asks[:TOGETHER]
-                self._dirty = False
-                timer = loop.call_at(asks[0].deadline, self._late, asks) if asks else None
-                try:
-                    reply = await sharing.commands.run(QUOTA, [self._key], self._statement(asks))
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-                sharing.succeeded()
-                self._take_in(reply, asks)
-        except (Away, Refused):
-            self._dirty = True
-            sharing.failed()
-        finally:
-            self._busy = False
-            if self._asks or not all(ask.answer.done() for ask in asks):
-                self._late(asks)
-
-    def _statement(self, asks: list[Ask]) -> list[bytes | str | int | float]:
-        sharing, limits = self._sharing, self.limits
-        now = sharing.clock()
+    def statement(self, now: float) -> list[int]:
+        """What the script is told: when the window began, what is used in it and held here, and
+        the limits."""
         self.turn(now)
-        self._stated = now
         age = round((now - self.requests.start) * 1000)
+        limits = self.limits
+        bounds = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrent)
         return [
-            sharing.replica,
-            next(sharing.numbers),
-            round(sharing.lease * 1000),
-            round(WINDOW * 1000),
             self._started or -age,
             self.requests.used,
             self.tokens.used,
             self.held,
-            *(
-                -1 if most is None else most
-                for most in (
-                    limits.requests_per_minute,
-                    limits.tokens_per_minute,
-                    limits.max_concurrent,
-                )
-            ),
-            *(ask.tokens for ask in asks),
+            *(-1 if most is None else most for most in bounds),
         ]
 
-    def _take_in(self, reply: list[int], asks: list[Ask]) -> None:
-        if not reply:  # overtaken, which those who asked cannot have waited for
-            self._dirty = True
-            self._late(asks)
-            return
-        self._started, age, kept, *others = reply[:6]
-        now = self._sharing.clock()
-        start = now - age / 1000 + LATE
+    def heard(self, started: int, age: float, kept: bool, others: Used, now: float) -> None:
+        """What Redis has answered.
+
+        Args:
+            started, age: of the window: in ms, as Redis has it, and in seconds.
+            kept: it is the one in which this replica has counted until now.
+            others: what the others have used.
+        """
+        self._started, self._others = started, others
+        start = now - age + LATE
         for window in (self.requests, self.tokens):
             if kept:
                 window.start = start
             else:
                 window.begin(start)
-        self._others = Used(*others)
-        limits = self.limits
-        for ask, number in zip(asks, reply[6:], strict=True):
-            if ask.answer.done():
-                self._dirty = True  # granted to nobody
-                continue
-            self._sharing.decided_shared += 1
-            self._answer(ask, _ANSWERS[number], limits, now)
-
-    def _late(self, asks: list[Ask]) -> None:
-        """Wait no longer for Redis."""
-        self._sharing.failed()
-        waiting, self._asks = [*asks, *self._asks], []
-        now = self._sharing.clock()
-        for ask in waiting:
-            if not ask.answer.done():
-                try:
-                    self.decide_alone(ask.reservation, ask.tokens, now)
-                except RequestError as error:
-                    ask.answer.set_exception(error)
-                else:
-                    ask.answer.set_result(None)
-
-    def _answer(self, ask: Ask, limit: Limit | None, limits: KeyLimits, now: float) -> None:
-        try:
-            self._decide(ask.reservation, limit, ask.tokens, limits, now)
-        except RateLimited as error:
-            ask.answer.set_exception(error)
-        else:
-            ask.answer.set_result(None)
