@@ -129,8 +129,7 @@ class Exchange:
         self._use.heard(started, age / 1000, bool(kept), Used(*others), now)
         for ask, answer in zip(asks, reply[6:], strict=True):
             if ask.answer.done():
-                self.dirty = True  # granted to nobody
-                continue
+                continue  # decided without Redis, or gone: the next statement puts it right
             self._sharing.decided_shared += 1
             try:
                 self._use.decide(ask.reservation, _ANSWERS[answer], ask.tokens, now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -91,8 +90,6 @@ class SharedQuotas:
             )
             return
         logger.info("API keys' limits hold over all replicas")
-        for use in tuple(self._uses.values()):
-            use.exchange.stated = -math.inf
 
     async def _run(self) -> None:
         while True:

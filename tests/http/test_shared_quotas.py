@@ -213,11 +213,13 @@ def test_Q13_windows_end(server: RedisServer, together: bool) -> None:
             for _ in range(2 * int(WINDOW) + 1):
                 counts.append(passed(await burst(replicas, TEN, each=11)))
                 time.now += 1.0 if len(counts) != WINDOW else 1.0 + 2 * LATE
-            return counts
+            # Also for one that was refused all the time, as the others had used it all.
+            time.now += WINDOW
+            return [*counts, passed(await burst(replicas[-1:], TEN))]
 
     all_at_once = 10 if together else 10 * REPLICAS
     one = [all_at_once] + [0] * (int(WINDOW) - 1)
-    assert asyncio.run(run()) == [*one, *one, all_at_once]
+    assert asyncio.run(run()) == [*one, *one, all_at_once, 10]
 
 
 @ARMS
@@ -259,6 +261,32 @@ def test_Q13_around_the_end_of_a_window_comes_at_most_twice_the_limit(
     assert asyncio.run(run()) == (20 if together else 20 * REPLICAS)
 
 
+def test_a_window_ends_in_redis_first(server: RedisServer) -> None:
+    limits = KeyLimits(tokens_per_minute=1000)
+
+    async def run(seconds: float) -> int:
+        async with running(server, 2) as replicas:
+            assert passed(await burst(replicas, limits, tokens=100)) == 10
+            replicas[0].clock.now += seconds
+            return passed(await burst(replicas, limits, tokens=100))
+
+    assert asyncio.run(run(WINDOW - LATE / 2)) == 0
+    assert asyncio.run(run(WINDOW + LATE / 2)) == 10
+
+
+def test_one_that_is_larger_than_the_limit_goes_when_nobody_has_used_any(
+    server: RedisServer,
+) -> None:
+    limits = KeyLimits(tokens_per_minute=1000)
+
+    async def run() -> list[int]:
+        async with running(server, 2) as (here, there):
+            large = passed(await burst([here], limits, each=1, tokens=5000))
+            return [large, passed(await burst([there], limits, each=1, tokens=1))]
+
+    assert asyncio.run(run()) == [1, 0]
+
+
 @ARMS
 def test_what_a_killed_replica_had_under_way_goes_with_its_lease(
     server: RedisServer, together: bool
@@ -280,6 +308,13 @@ def test_what_a_killed_replica_had_under_way_goes_with_its_lease(
                 if together:
                     await until(lambda: not living.use(limits).due(time.now))
             counts.append(passed(await burst(replicas[2:], limits)))
+            # In Redis, too, nothing is left of it when its minute has ended as well.
+            key = killed.script.key("limits", "key").decode()
+            kept = ("HEXISTS", key, killed.sharing.replica)
+            assert server.command(*kept) == (b":1\r\n" if together else b":0\r\n")
+            time.now += WINDOW
+            await burst(replicas[2:], limits)
+            assert server.command(*kept) == b":0\r\n"
             return counts
 
     assert asyncio.run(run()) == ([2, 6, 0, 6] if together else [2, 8, 16, 0])
