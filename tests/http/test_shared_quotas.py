@@ -42,15 +42,17 @@ class Time:
 
 
 class Script:
-    """`Commands` of a replica. Once cut, all it asks comes to nothing.
+    """`Commands` of a replica. Once cut, it asks nothing.
 
     Attributes:
+        loses: what it sends comes to nothing.
         asked: scripts that it sent.
         held: replies wait until it is set.
     """
 
     def __init__(self, link: Link, time: Time) -> None:
         self.cut = False
+        self.loses = False
         self.asked = 0
         self.held: asyncio.Event | None = None
         self._link = link
@@ -72,6 +74,8 @@ class Script:
         if self.cut:
             raise Away("cut")
         self.asked += 1
+        if self.loses:
+            raise Away("lost")
         timed = script.replace("redis.call('TIME')", f"{{{self._time.now:.3f}, 0}}")
         assert timed != script
         reply = await self._link.run(timed, keys, words, timeout)
@@ -454,6 +458,43 @@ def test_what_redis_has_lost_is_told_again(server: RedisServer, together: bool) 
             return passed(await burst(replicas[:1], TEN))
 
     assert asyncio.run(run()) == (2 if together else 8)
+
+
+def test_what_was_lost_on_the_way_is_stated_again(server: RedisServer) -> None:
+    limits = KeyLimits(max_concurrent=1)
+
+    async def run(comes_back: bool) -> list[int]:
+        async with running(server, 2) as (here, there):
+            first = await let_in(here.use(limits), here)
+            assert isinstance(first, Reservation)
+            here.script.loses = True
+            before = here.script.asked
+            first.settle(0, here.clock())
+            await until(lambda: here.script.asked > before and here.sharing.local)
+            counts = [passed(await burst([there], limits))]
+            here.script.loses = not comes_back
+            if comes_back:
+                await stated([here])
+                assert not here.sharing.local
+            return [*counts, passed(await burst([there], limits))]
+
+    assert asyncio.run(run(comes_back=True)) == [0, 1]
+    assert asyncio.run(run(comes_back=False)) == [0, 0]
+
+
+def test_what_was_let_in_meanwhile_is_stated_at_once(server: RedisServer) -> None:
+    async def run(meanwhile: int) -> int:
+        async with running(server, 2) as (here, there):
+            assert passed(await burst([here], TEN, each=1)) == 1
+            here.script.cut = True
+            assert passed(await burst([here], TEN, each=meanwhile)) == min(1, meanwhile)
+            here.script.cut = False
+            await stated([here])
+            return passed(await burst([there], TEN))
+
+    # Two of ten are its share.
+    assert asyncio.run(run(5)) == 8
+    assert asyncio.run(run(0)) == 9
 
 
 def test_a_request_waits_no_longer_than_it_may(server: RedisServer) -> None:
