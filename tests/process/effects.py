@@ -815,6 +815,12 @@ def knows_the_key(site: Site) -> None:
     assert (answer.status_code, answer.headers["x-ratelimit-limit-requests"]) == (200, "5")
 
 
+def refuses_what_it_cannot_look_up(site: Site) -> None:
+    answer = site.gw.post(CHAT.path, CHAT.body(["hello"]), x_api_key=API_KEY)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
+    assert answer.headers["retry-after"] == "1"
+
+
 def has_open_metrics(site: Site) -> None:
     assert site.gw.http.get("/metrics").status_code == 200
 

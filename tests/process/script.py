@@ -351,7 +351,8 @@ class Script:
         """By a gateway of its own: nothing else here has a key."""
         entry: Json = {"name": "team", "hash": hash_key(KEY), "limits": {"requests_per_minute": 1}}
         auth: Json = {"enabled": True, "keys": [entry], "open_metrics": True}
-        settings: Json = {"auth": auth, "backends": [{"url": self.solo.url}]}
+        away: Json = {"url": "redis://127.0.0.1:1"}  # limits are its own then
+        settings: Json = {"auth": auth, "redis": away, "backends": [{"url": self.solo.url}]}
         with GatewayProcess(settings, self.directory) as gw:
             statuses = [
                 gw.http.post(CHAT.path, json=plain("solo"), headers=headers).status_code

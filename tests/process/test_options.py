@@ -129,6 +129,12 @@ CASES = (
     Case("auth.keys", [API_KEY], effects.knows_the_key, (AUTH,)),
     Case("auth.open_metrics", True, effects.has_open_metrics, (AUTH,)),
     Case("auth.pass_credentials", True, effects.passes_keys_on, (AUTH, ("auth.keys", [API_KEY]))),
+    Case(
+        "auth.without_redis",
+        "refuse",
+        effects.refuses_what_it_cannot_look_up,
+        (AUTH, ("auth.keys", [API_KEY]), ("redis.url", f"redis://{NOBODY}")),
+    ),
     Case("models", {"small": ["m"]}, effects.goes_by_another_name),
     Case("policy.name", "round_robin", effects.rotates),
     Case("policy.params.theta_max", 0.0, effects.has_no_price),
