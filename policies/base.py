@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -150,3 +150,18 @@ class Policy(Protocol):
         self, request: RouteRequest, candidates: Sequence[Candidate]
     ) -> list[dict[str, float]]:
         """The terms of each candidate's score, in the candidates' order, for people to read."""
+
+
+@runtime_checkable
+class SharedPolicy(Protocol):
+    """What a policy has besides, if its choices depend on where requests went before and replicas
+    of the gateway are to choose alike."""
+
+    name: ClassVar[str]
+
+    def note(self) -> bytes:
+        """What the replicas' policies are to know of the request that was last `placed` here."""
+
+    def placed_elsewhere(self, note: bytes, candidate: Candidate, now: float) -> None:
+        """Take note of where another replica sent a request. A note that another policy wrote is
+        passed over."""

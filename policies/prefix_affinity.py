@@ -7,6 +7,7 @@ from math import inf
 from operator import attrgetter
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from gateway.types import HASH_BYTES, Chain, Decision, Reason
@@ -32,6 +33,28 @@ TIE_SHARE = 0.02
 TIE_SECONDS = 5e-3
 
 Weight = Annotated[float, Meta(ge=0, le=100)]
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag="prefix_affinity"):
+    """What later choices have to know of a request that was sent to a backend.
+
+    Attributes:
+        prefill: seconds of prefill that it brings there.
+        weight: in tokens, if it could have gone elsewhere alike; 0 if it had no choice.
+        prefix: the last block of what any backend held of it; b"" when none held any.
+        waits: what the company there costs more than where there is least of it, in seconds; None
+            when the prefix was not there and is copied.
+    """
+
+    model: str
+    prefill: Annotated[float, Meta(ge=0, le=1e6)]
+    weight: Annotated[float, Meta(ge=0, le=1e9)]
+    prefix: bytes
+    waits: Annotated[float, Meta(ge=0, le=1e6)] | None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Placed)
 
 
 class PrefixAffinityParams(Params, frozen=True):
@@ -103,6 +126,7 @@ class PrefixAffinity:
         # What the company at the last choice costs more than where there is least of it.
         self._waits = 0.0
         self._rotation = Rotation()
+        self._placed: Placed | None = None
 
     @property
     def params(self) -> PrefixAffinityParams:
@@ -136,18 +160,39 @@ class PrefixAffinity:
         return list(self._terms(request, candidates, queues, theta))
 
     def placed(self, request: RouteRequest, candidate: Candidate) -> None:
-        congestion = self._congestion.get(request.model)
-        if congestion is None:
-            congestion = self._congestion[request.model] = Congestion()
-        congestion.add(request.now, _own_prefill(request, candidate))
         prefix = longest_held(request)
-        if prefix:
-            if _holds_most(request, candidate):
-                self._copies.wait(prefix, request.now, self._waits)
+        had_choice = request.chain and request.chain is self._placing
+        self._placed = Placed(
+            request.model,
+            _own_prefill(request, candidate),
+            float(request.prompt_tokens) if had_choice else 0.0,
+            prefix,
+            self._waits if not prefix or _holds_most(request, candidate) else None,
+        )
+        self._learn(self._placed, candidate, request.now)
+
+    def note(self) -> bytes:
+        return b"" if self._placed is None else _encoder.encode(self._placed)
+
+    def placed_elsewhere(self, note: bytes, candidate: Candidate, now: float) -> None:
+        try:
+            placed = _decoder.decode(note)
+        except msgspec.DecodeError:
+            return  # another policy's
+        self._learn(placed, candidate, now)
+
+    def _learn(self, placed: Placed, candidate: Candidate, now: float) -> None:
+        congestion = self._congestion.get(placed.model)
+        if congestion is None:
+            congestion = self._congestion[placed.model] = Congestion()
+        congestion.add(now, placed.prefill)
+        if placed.prefix:
+            if placed.waits is None:
+                self._copies.copied(placed.prefix)
             else:
-                self._copies.copied(prefix)
-        if request.chain and request.chain is self._placing:
-            self._placements.note(candidate, request.now, float(request.prompt_tokens))
+                self._copies.wait(placed.prefix, now, placed.waits)
+        if placed.weight:
+            self._placements.note(candidate, now, placed.weight)
 
     def _credits(self, request: RouteRequest, candidates: Sequence[Candidate]) -> list[float]:
         """What waiting for the prompt's prefix has paid of a copy at each candidate; empty when

@@ -96,6 +96,8 @@ class Lease:
             self.trial.take()
         load.take(self, self._own, prompt_tokens, uncached_tokens, prefill_seconds, now, anchor)
         self.prefill_due = now + load.pending_seconds(now)
+        if load.journal is not None:
+            load.journal.taken(self, anchor)
 
     @property
     def backend_id(self) -> str:
@@ -110,6 +112,8 @@ class Lease:
         self.began = self._clock()
         if self.progress is not None and self._lengths is not None:
             self._load.streams.add(self, self._lengths, self.progress)
+        if self._load.journal is not None:
+            self._load.journal.began(self)
         self._load.room_came_free()
 
     def release(self) -> None:
@@ -128,6 +132,8 @@ class Lease:
         if self.trial is not None:
             self.trial.give_back()
         load.give_back(self, self._own)
+        if load.journal is not None:
+            load.journal.ended(self)
         if self._on_release is not None:
             self._on_release(self)
         load.room_came_free()

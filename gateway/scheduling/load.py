@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.fleet.breaker import Trials
 from gateway.scheduling.cached import anchor, uncached_tokens
@@ -16,6 +16,7 @@ from policies.base import RouteRequest
 from policies.cost import SAFE_FILL
 
 if TYPE_CHECKING:
+    from gateway.scheduling.lease import Lease
     from gateway.scheduling.line import Line
 
 _PREFILL = WorkClass.PREFILL
@@ -25,21 +26,39 @@ _LEAST_LEFT = 0.1
 are too low as often as too high."""
 
 
+class Journal(Protocol):
+    """Is told of each lease of this replica, once each and in this order."""
+
+    def taken(self, lease: Lease, anchor: bytes) -> None: ...
+
+    def began(self, lease: Lease) -> None:
+        """Its first token came; not told of all."""
+
+    def ended(self, lease: Lease) -> None: ...
+
+
 class ClassLoad:
     """One class's share of a backend's ledger: what the limits of the class are held against.
 
     Attributes:
         in_flight: requests dispatched and not yet finished.
+        elsewhere: of those, the ones that other replicas sent.
         pending: of those, the ones before their first token.
         uncached_tokens: uncached prompt tokens of the pending ones.
     """
 
-    __slots__ = ("in_flight", "pending", "uncached_tokens")
+    __slots__ = ("elsewhere", "in_flight", "pending", "uncached_tokens")
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.elsewhere = 0
         self.pending = 0
         self.uncached_tokens = 0
+
+    @property
+    def own(self) -> int:
+        """Of the requests in flight, those that this replica sent."""
+        return self.in_flight - self.elsewhere
 
 
 class RangeLoad:
@@ -78,6 +97,7 @@ class BackendLoad:
     Attributes:
         in_flight: requests that were dispatched and have not finished, and those of others.
         decoding: of these, the ones past their first token.
+        decoding_elsewhere: of those, the ones that other replicas sent.
         others: what runs there that was not sent by this gateway, as far as the engine tells.
         other_tokens: what those hold of the KV cache, and what answers have added to prompts.
         reported: what the engine says; None when it says nothing, or what it said is too old.
@@ -86,6 +106,7 @@ class BackendLoad:
         pace: seconds per output token that its streams are to keep to; None when any will do.
         streams: those whose pace somebody watches.
         trials: permits that requests need while the backend is not trusted; None while it is.
+        journal: is told of this replica's leases; None when nobody wants to know.
     """
 
     __slots__ = (
@@ -104,8 +125,10 @@ class BackendLoad:
         "context_tokens",
         "decode",
         "decoding",
+        "decoding_elsewhere",
         "id",
         "in_flight",
+        "journal",
         "other_tokens",
         "others",
         "pace",
@@ -146,8 +169,10 @@ class BackendLoad:
         self.pace: float | None = None
         self.streams = Streams(self)
         self.trials: Trials | None = None
+        self.journal: Journal | None = None
         self.in_flight = 0
         self.decoding = 0
+        self.decoding_elsewhere = 0
         self.pending = 0
         self.pending_tokens = 0
         self.context_tokens = 0
@@ -217,8 +242,13 @@ class BackendLoad:
 
     @property
     def sent(self) -> int:
-        """Of the requests in flight, those that this gateway sent."""
+        """Of the requests in flight, those that this gateway sent, all its replicas together."""
         return self.in_flight - self.others.requests
+
+    @property
+    def own(self) -> int:
+        """Of those, the ones that this replica sent."""
+        return self.prefill.own + self.decode.own
 
     @property
     def memory_tokens(self) -> int:

@@ -75,7 +75,7 @@ def _routed(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
 def _in_flight(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
     for load in scrape.sources.loads:
         for work_class in WorkClass:
-            yield (load.id, work_class.value), load.of(work_class).in_flight
+            yield (load.id, work_class.value), load.of(work_class).own
 
 
 def _cache_error(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:

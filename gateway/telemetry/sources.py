@@ -35,7 +35,8 @@ class BackendView(Protocol):
 
 class ClassLoadView(Protocol):
     @property
-    def in_flight(self) -> int: ...
+    def own(self) -> int:
+        """Requests that this replica sent and that have not finished."""
 
 
 class ReportedView(Protocol):

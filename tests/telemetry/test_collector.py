@@ -36,7 +36,7 @@ class FakeBackend:
 
 @dataclass
 class FakeClassLoad:
-    in_flight: int
+    own: int
 
 
 @dataclass
