@@ -21,7 +21,7 @@ from policies.cost import (
     prefill_seconds,
 )
 from policies.placements import Placements
-from policies.rendezvous import highest
+from policies.rendezvous import highest, highest_two
 from policies.rotation import Rotation
 
 _NOT_SEEN = Congestion()
@@ -31,6 +31,11 @@ _DECODING = attrgetter("decoding")
 
 TIE_SHARE = 0.02
 TIE_SECONDS = 5e-3
+
+COMPANY_SECONDS = 60.0
+"""For how long another replica that has placed something is reckoned with."""
+WORST_OF_TWO = 2.0
+"""How much dearer than the cheapest backend the better of two may be."""
 
 Weight = Annotated[float, Meta(ge=0, le=100)]
 
@@ -97,6 +102,13 @@ class PrefixAffinity:
     anywhere the lowest sum wins as it is, which is the least loaded backend, and the hash decides
     between equals. A request with neither session nor whole block takes turns.
 
+    Replicas. While other replicas of the gateway place requests too, the least loaded backend is
+    not the same to all of them: each learns some milliseconds late what the others sent. So a
+    prompt that is cached nowhere goes to the cheaper of the two backends that its hash falls to,
+    or to the first where they are as good as equal. Replicas that place one prefix at the same
+    moment then agree, and do not all send to the one backend that looks idle. Where even the
+    better of the two costs twice the lowest sum, that wins.
+
     Inputs. Matched tokens, prompt tokens, expected output tokens; of each candidate queue, context
     and memory, requests in flight and decoding, streams and their pace, prefill and decode rates.
 
@@ -127,6 +139,7 @@ class PrefixAffinity:
         self._waits = 0.0
         self._rotation = Rotation()
         self._placed: Placed | None = None
+        self._company_until = -inf
 
     @property
     def params(self) -> PrefixAffinityParams:
@@ -179,6 +192,7 @@ class PrefixAffinity:
             placed = _decoder.decode(note)
         except msgspec.DecodeError:
             return  # another policy's
+        self._company_until = now + COMPANY_SECONDS
         self._learn(placed, candidate, now)
 
     def _learn(self, placed: Placed, candidate: Candidate, now: float) -> None:
@@ -279,6 +293,10 @@ class PrefixAffinity:
     ) -> Candidate:
         lowest = min(costs)
         held = request.match.blocks
+        if not held and request.now < self._company_until:
+            place = _of_two(request, candidates, costs)
+            if place is not None:
+                return candidates[place]
         bound = _bound(lowest) if held else lowest
         tied = [candidates[place] for place, cost in enumerate(costs) if cost <= bound]
         if len(tied) > 1 and held:
@@ -294,6 +312,18 @@ class PrefixAffinity:
             anchor, weight = request.chain[-HASH_BYTES:], float(request.prompt_tokens)
             return self._placements.choose(anchor, tied, request.now, weight)
         return self._rotation.next(request.model, tied)
+
+
+def _of_two(
+    request: RouteRequest, candidates: Sequence[Candidate], costs: Sequence[float]
+) -> int | None:
+    """The place of the better of two, None when it is not good enough or there is no key."""
+    key = request.session.encode() if request.session else request.chain[-HASH_BYTES:]
+    if not key:
+        return None
+    first, second = highest_two(key, candidates)
+    better = first if costs[first] <= _bound(costs[second]) else second
+    return better if costs[better] <= WORST_OF_TWO * min(costs) else None
 
 
 def _bound(lowest: float) -> float:

@@ -30,3 +30,17 @@ def highest(key: bytes, candidates: Sequence[C]) -> C:
         if candidate_weight > highest_weight:
             chosen, highest_weight = candidate, candidate_weight
     return chosen
+
+
+def highest_two(key: bytes, candidates: Sequence[C]) -> tuple[int, int]:
+    """The places of the two candidates that the key falls to first; there must be two at least."""
+    first, second = -1, -1
+    highest_weight = second_weight = -1
+    for place, candidate in enumerate(candidates):
+        candidate_weight = _hash(key + candidate.id.encode())
+        if candidate_weight > highest_weight:
+            second, second_weight = first, highest_weight
+            first, highest_weight = place, candidate_weight
+        elif candidate_weight > second_weight:
+            second, second_weight = place, candidate_weight
+    return first, second
