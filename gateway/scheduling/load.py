@@ -16,6 +16,7 @@ from policies.base import RouteRequest
 from policies.cost import SAFE_FILL
 
 if TYPE_CHECKING:
+    from gateway.scheduling.allotment import Allotment
     from gateway.scheduling.lease import Lease
     from gateway.scheduling.line import Line
 
@@ -45,13 +46,15 @@ class ClassLoad:
         elsewhere: of those, the ones that other replicas sent.
         pending: of those, the ones before their first token.
         uncached_tokens: uncached prompt tokens of the pending ones.
+        allotment: this replica's part of the limit; None where it has all of it.
     """
 
-    __slots__ = ("elsewhere", "in_flight", "pending", "uncached_tokens")
+    __slots__ = ("allotment", "elsewhere", "in_flight", "pending", "uncached_tokens")
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.elsewhere = 0
+        self.allotment: Allotment | None = None
         self.pending = 0
         self.uncached_tokens = 0
 
@@ -59,6 +62,14 @@ class ClassLoad:
     def own(self) -> int:
         """Of the requests in flight, those that this replica sent."""
         return self.in_flight - self.elsewhere
+
+    def has_slot(self, max_requests: int) -> bool:
+        """Whether the limit has room for one more."""
+        # The allotment is asked first: what all slots are taken for elsewhere is wanted here too.
+        allotment = self.allotment
+        if allotment is not None and not allotment.takes(self.own):
+            return False
+        return self.in_flight < max_requests
 
 
 class RangeLoad:

@@ -150,7 +150,7 @@ class Placer:
         )
 
     def has_slot(self, load: BackendLoad, work_class: WorkClass) -> bool:
-        return load.of(work_class).in_flight < self.limits(work_class).max_requests
+        return load.of(work_class).has_slot(self.limits(work_class).max_requests)
 
     def candidates(self, request: RouteRequest) -> list[BackendLoad]:
         """The backends with room under the limits."""

@@ -32,7 +32,7 @@ def with_room(
     for load in backends:
         own = load.prefill if prefill else load.decode
         # The whole prompt is an upper bound of what is uncached, and needs no look-up.
-        if own.in_flight < max_requests and (
+        if own.has_slot(max_requests) and (
             not own.pending
             or own.uncached_tokens + prompt_tokens <= budget
             or own.uncached_tokens + uncached_tokens(request, load.id) <= budget

@@ -1,0 +1,271 @@
+"""Limits that hold for all replicas together: each has an allotment, and no more in flight.
+
+The allotments of all live replicas at one backend add up to its limit at most. They are kept in
+Redis and are moved by one script, which a replica calls in the background: no request waits for
+it. A replica reports what it holds, and holds no more than that until it is told; so the script
+gives to one only what the others have reported that they do not hold any more.
+
+Where the limit is more than all want, the rest is shared out evenly beforehand, and nobody waits.
+Where it is less, those who want no more keep what they use and a little beyond, those who do get
+even shares of the rest, and what does not go into even shares goes from one to the next.
+
+Bounds. A replica that Redis cannot be reached from keeps what it holds. Where Redis is away for
+all, that is right; where it is away for one alone, the others get its part once its lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.shared.records import Away, Commands, Origin, Refused
+
+logger = logging.getLogger("prefixgate.shared")
+
+INTERVAL = 0.15
+"""Seconds between exchanges."""
+SHORT_INTERVAL = 0.025
+"""The same while anybody waits for a slot."""
+LEASE = 3.0
+"""Seconds after which a silent replica's allotments fall to the others."""
+SETTLING = 0.4
+"""Seconds for which nobody gets more than it has, once Redis has lost what it knew: by then all
+replicas have reported."""
+PART = 256
+"""Slots in one call at most: it must not keep Redis from other work."""
+
+# One hash of replicas, one of slots; each slot's value has one entry for each replica:
+# {held, used, wanted, when it was last given more}.
+_SCRIPT = """
+local replicas, slots, me = KEYS[1], KEYS[2], ARGV[1]
+local turn, lease, settling = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local born, last, before = now, now, -1
+local live, count = {}, 0
+local known = redis.call('HGETALL', replicas)
+for i = 1, #known, 2 do
+  if known[i] == 'born' then born = tonumber(known[i + 1])
+  elseif known[i] == 'last' then last = tonumber(known[i + 1]) end
+end
+-- Nobody could report while Redis was away: that is nobody's fault.
+local away = now - last > lease / 2
+for i = 1, #known, 2 do
+  local id = known[i]
+  if id ~= 'born' and id ~= 'last' then
+    local ends, its_turn = string.match(known[i + 1], '^(%d+) (%d+)$')
+    if id == me then before = tonumber(its_turn) end
+    if away and id ~= me then
+      redis.call('HSET', replicas, id, (now + lease) .. ' ' .. its_turn)
+      live[id], count = true, count + 1
+    elseif tonumber(ends) < now and id ~= me then
+      redis.call('HDEL', replicas, id)
+    else
+      live[id], count = true, count + 1
+    end
+  end
+end
+if turn <= before then return {} end
+if not live[me] then live[me], count = true, count + 1 end
+if lease == 0 then
+  redis.call('HDEL', replicas, me)
+  return {}
+end
+redis.call('HSET', replicas, me, (now + lease) .. ' ' .. turn, 'last', now, 'born', born)
+redis.call('PEXPIRE', replicas, lease * 20)
+
+local answer = {}
+for i = 5, #ARGV, 5 do
+  local name, limit, held = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+  local used, wanted = tonumber(ARGV[i + 3]), ARGV[i + 4] == '1'
+  local raw = redis.call('HGET', slots, name)
+  local all = raw and cmsgpack.unpack(raw) or {}
+  local others = 0
+  for id, its in pairs(all) do
+    if not live[id] then all[id] = nil
+    elseif id ~= me then others = others + its[1] end
+  end
+  local mine = all[me]
+  if not mine then
+    mine = {held, used, wanted, 0}
+    all[me] = mine
+    if now - born >= settling then held = math.max(used, math.min(held, limit - others)) end
+  end
+  mine[1], mine[2], mine[3] = held, used, wanted
+
+  local needs, total, fair = {}, 0, 0
+  for id, its in pairs(all) do
+    local need = its[2] + math.min(its[2], math.floor(limit / (8 * count)))
+    if its[3] then need = limit end
+    needs[#needs + 1] = {need, id, its[1], its[4]}
+    total = total + need
+    if id == me then fair = need end
+  end
+  if total <= limit then
+    fair = fair + math.floor((limit - total) / count)
+  else
+    table.sort(needs, function(a, b)
+      if a[1] ~= b[1] then return a[1] < b[1] end
+      if a[3] ~= b[3] then return a[3] < b[3] end
+      if a[4] == b[4] then return a[2] < b[2] end
+      -- Who has been without for longest comes first, who has had it for longest last.
+      if a[3] > 0 then return a[4] > b[4] end
+      return a[4] < b[4]
+    end)
+    local left = limit
+    for place, its in ipairs(needs) do
+      local share = math.floor(left / (#needs - place + 1))
+      if its[1] > share then
+        -- Of what is left over, one each for the first of those who want more.
+        local over = left - share * (#needs - place + 1)
+        for rank = place, #needs do
+          if needs[rank][2] == me then
+            fair = share + ((rank - place < over) and 1 or 0)
+          end
+        end
+        break
+      end
+      left = left - its[1]
+    end
+  end
+  local allowed = fair
+  if fair > held then
+    allowed = held
+    if now - born >= settling then
+      allowed = math.max(held, math.min(fair, limit - others))
+    end
+    if allowed > held then mine[1], mine[4] = allowed, now end
+  end
+  redis.call('HSET', slots, name, cmsgpack.pack(all))
+  answer[#answer + 1] = allowed
+end
+redis.call('PEXPIRE', slots, lease * 20)
+return answer
+"""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a replica holds of one limit, and wants.
+
+    Attributes:
+        slot: names the limit.
+        limit: for all replicas together.
+        held: no more than this is in flight until the answer comes.
+        used: of that, what is in flight now.
+        wanted: more is wanted.
+    """
+
+    slot: str
+    limit: int
+    held: int
+    used: int
+    wanted: bool
+
+
+class Holder(Protocol):
+    """Whom slots are exchanged for. Called on the event loop."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there is somebody to hurry for."""
+
+    def asks(self) -> list[Ask]: ...
+
+    def answered(self, allowed: Sequence[int]) -> None:
+        """How many may be in flight, for each that was asked for last; what is in flight above
+        that goes on, and counts as held."""
+
+    def unanswered(self) -> None:
+        """Redis is away: what is held stays."""
+
+
+class Slots:
+    """Exchanges a replica's slots for as long as it runs.
+
+    Attributes:
+        refused: Redis's own words, while it refuses; "" otherwise.
+    """
+
+    def __init__(self, commands: Commands, origin: Origin, holder: Holder) -> None:
+        self.refused = ""
+        self._commands = commands
+        self._name = origin.hex()
+        self._keys = [commands.key("slots", "replicas"), commands.key("slots", "held")]
+        self._holder = holder
+        self._turn = 0
+        self._ends = False
+        self._short = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="slots")
+
+    async def stop(self) -> None:
+        """Give all back, at the end of the replica."""
+        self._ends = True
+        self._short.set()
+        if self._task is not None:
+            await self._task  # an exchange that is under way is not broken off
+            self._task = None
+        with contextlib.suppress(Away, Refused):  # they go when the lease ends
+            await self._call([], 0.0)
+
+    def wake(self) -> None:
+        """A slot is wanted now."""
+        self._short.set()
+
+    async def exchange(self) -> None:
+        """Report what is held, and take what is given."""
+        asks = self._holder.asks()
+        allowed: list[int] = []
+        try:
+            for start in range(0, len(asks) or 1, PART):
+                part = asks[start : start + PART]
+                answer = await self._call(part, LEASE)
+                if len(answer) != len(part):
+                    return  # overtaken by a later call
+                allowed += answer
+        except Away:
+            self._holder.unanswered()
+        except Refused as refused:
+            self._holder.unanswered()
+            if not self.refused:
+                logger.warning("limits are not shared: %s", refused)
+            self.refused = str(refused)
+        else:
+            self.refused = ""
+            self._holder.answered(allowed)
+
+    async def _call(self, asks: Sequence[Ask], lease: float) -> list[int]:
+        self._turn += 1
+        words: list[bytes | str | int | float] = [
+            self._name,
+            self._turn,
+            round(lease * 1e3),
+            round(SETTLING * 1e3),
+        ]
+        for ask in asks:
+            words += (ask.slot, ask.limit, ask.held, ask.used, int(ask.wanted))
+        answer: list[int] = await self._commands.run(_SCRIPT, self._keys, words)
+        return answer
+
+    async def _run(self) -> None:
+        while not self._ends:
+            try:
+                await self.exchange()
+            except Exception:
+                # Tickets were let go by what came, and a callback of theirs failed.
+                logger.exception("an exchange of slots failed")
+            if self._holder.is_short:
+                await asyncio.sleep(SHORT_INTERVAL)
+                continue
+            if not self._ends:
+                self._short.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INTERVAL):
+                    await self._short.wait()

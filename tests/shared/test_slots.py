@@ -1,0 +1,325 @@
+"""Limits that several replicas hold together, in a real Redis, measured at the backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from gateway.config import Scheduling
+from gateway.scheduling.allotment import Allotments
+from gateway.scheduling.lease import Lease
+from gateway.scheduling.pool import Pool
+from gateway.shared.records import Away
+from gateway.shared.slots import SETTLING, Slots
+from gateway.types import Role
+from policies.registry import build
+from tests.harness.redis_server import RedisServer
+from tests.scheduling.virtual import DECODE, Caller, ask, limits, load_of
+
+PATIENCE = 20.0
+
+
+class Client:
+    """`Commands` over one connection.
+
+    Attributes:
+        up: to be set.
+        sent: the scripts that were run.
+    """
+
+    def __init__(self, server: RedisServer, namespace: str) -> None:
+        self.up = True
+        self.sent: list[tuple[str, list[bytes], list[Any]]] = []
+        self._redis = redis.asyncio.Redis.from_url(server.url)
+        self._namespace = namespace
+
+    def key(self, *parts: str) -> bytes:
+        return ":".join((f"{{{self._namespace}}}", *parts)).encode()
+
+    async def call(self, *words: Any, timeout: float | None = None) -> Any:
+        return await self._send(*words)
+
+    async def run(
+        self, script: str, keys: list[bytes], words: list[Any], timeout: float | None = None
+    ) -> Any:
+        self.sent.append((script, keys, words))
+        return await self._send("EVAL", script, len(keys), *keys, *words)
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _send(self, *words: Any) -> Any:
+        if not self.up:
+            raise Away
+        try:
+            return await self._redis.execute_command(*words)
+        except (RedisError, OSError) as error:
+            raise Away from error
+
+
+class Backend:
+    """Counts what is in flight, whoever sent it."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.most = 0
+
+
+class Replica:
+    """A pool, its slots and its callers. It hears nothing of the others' load."""
+
+    def __init__(
+        self,
+        number: int,
+        client: Client,
+        backends: dict[str, Backend],
+        scheduling: Scheduling,
+        *,
+        shared: bool = True,
+        known: int = 1,
+    ) -> None:
+        self.client = client
+        self.done = 0
+        self.waits: list[float] = []
+        self._random = Random(number)
+        self._backends = backends
+        clock = asyncio.get_running_loop().time
+        self.loads = {id: load_of(id) for id in backends}
+        self.allotments = Allotments(lambda: scheduling, lambda: known)
+        self.slots = Slots(client, bytes([number] * 8), self.allotments)
+        self.allotments.wake = self.slots.wake
+        self.pool = Pool("m", Role.UNIFIED, build("least_load", {}), scheduling, clock)
+        self.pool.set_backends(list(self.loads.values()))
+        if shared:
+            for load in self.loads.values():
+                self.allotments.attach(load)
+
+    def send(self, seconds: float = 0.01) -> None:
+        caller = Caller(ask(DECODE))
+        caller.granted = lambda lease: self._granted(lease, seconds)  # type: ignore[method-assign]
+        caller.ticket.on_grant = caller.granted
+        caller.submit(self.pool)
+
+    def keep_sending(self, callers: int) -> None:
+        for _ in range(callers):
+            self.send(self._random.uniform(0.0, 0.02))
+
+    def _granted(self, lease: Lease, seconds: float) -> None:
+        self.waits.append(lease.queue_seconds)
+        backend = self._backends[lease.backend_id]
+        backend.in_flight += 1
+        backend.most = max(backend.most, backend.in_flight)
+
+        def end() -> None:
+            backend.in_flight -= 1
+            self.done += 1
+            lease.release()
+
+        asyncio.get_running_loop().call_later(seconds, end)
+
+    def held(self, id: str = "a") -> int:
+        own = self.loads[id].of(DECODE)
+        assert own.allotment is not None
+        return max(own.allotment.allowed, own.own)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def few(count: int) -> Scheduling:
+    return limits(decode={"max_requests": count, "max_wait": PATIENCE})
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    with RedisServer() as running:
+        yield running
+
+
+class Fleet:
+    """Replicas that share what one namespace of Redis holds."""
+
+    def __init__(
+        self,
+        server: RedisServer,
+        name: str,
+        count: int,
+        limit: int,
+        ids: str = "ab",
+        **options: Any,
+    ) -> None:
+        self.backends = {id: Backend() for id in ids}
+        self._server, self._name = server, name
+        self._options = {"scheduling": few(limit), **options}
+        self.replicas = [self.make(number) for number in range(count)]
+
+    def make(self, number: int) -> Replica:
+        client = Client(self._server, self._name)
+        return Replica(number + 1, client, self.backends, **self._options)
+
+    async def __aenter__(self) -> Fleet:
+        for replica in self.replicas:
+            replica.slots.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for replica in self.replicas:
+            replica.pool.close()
+            await replica.slots.stop()
+            await replica.client.close()
+
+    @property
+    def most(self) -> int:
+        return max(backend.most for backend in self.backends.values())
+
+
+@pytest.mark.parametrize(("count", "limit"), [(2, 1), (2, 3), (4, 2)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_Q14_replicas_together_never_exceed_a_backends_limit(
+    server: RedisServer, count: int, limit: int, shared: bool
+) -> None:
+    async def run() -> None:
+        name = f"Q14-{count}-{limit}-{shared}"
+        async with Fleet(server, name, count, limit, shared=shared) as fleet:
+            for _ in range(4):
+                for replica in fleet.replicas:
+                    replica.keep_sending(5)
+                await asyncio.sleep(0.02)
+            await until(lambda: all(replica.done == 20 for replica in fleet.replicas))
+            assert (fleet.most <= limit) == shared
+
+    asyncio.run(run())
+
+
+def test_nobody_starves_behind_another_that_always_wants_more(server: RedisServer) -> None:
+    async def run() -> None:
+        async with Fleet(server, "starve", 3, 1, "a") as fleet:
+            busy, *others = fleet.replicas
+            for _ in range(300):
+                busy.send(0.01)
+            await until(lambda: busy.done >= 5)
+            for other in others:
+                other.send()
+            await until(lambda: all(other.done for other in others))
+            assert fleet.most == 1
+            assert busy.pool.depth(DECODE) > 0  # it would have gone on
+
+    asyncio.run(run())
+
+
+def test_where_the_limit_is_large_nobody_waits(server: RedisServer) -> None:
+    async def run() -> None:
+        async with Fleet(server, "large", 3, 256, "a") as fleet:
+            await until(lambda: all(replica.held() >= 80 for replica in fleet.replicas))
+            for replica in fleet.replicas:
+                replica.keep_sending(30)
+            assert [replica.waits for replica in fleet.replicas] == [[0.0] * 30] * 3
+            assert sum(replica.held() for replica in fleet.replicas) <= 256
+
+    asyncio.run(run())
+
+
+def test_one_that_wants_all_gets_what_the_others_do_not_use(server: RedisServer) -> None:
+    async def run() -> None:
+        async with Fleet(server, "idle", 2, 16, "a") as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 8)
+            for _ in range(40):
+                one.send(0.3)
+            await until(lambda: fleet.backends["a"].in_flight == 16)
+            assert other.held() == 0
+            assert fleet.most == 16
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["stop", "crash"])
+def test_what_a_replica_held_falls_to_the_others(server: RedisServer, ends: str) -> None:
+    async def run() -> None:
+        async with Fleet(server, f"falls-{ends}", 2, 4, "a") as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 2)
+            if ends == "crash":
+                other.client.up = False
+            await other.slots.stop()
+            await until(lambda: one.held() == 4)
+
+    asyncio.run(run())
+
+
+def test_while_redis_is_away_allotments_stay_as_they_are(server: RedisServer) -> None:
+    async def run() -> None:
+        async with Fleet(server, "away", 2, 4, "a") as fleet:
+            await until(lambda: all(replica.held() == 2 for replica in fleet.replicas))
+            for replica in fleet.replicas:
+                replica.client.up = False
+                replica.keep_sending(10)
+            await until(lambda: all(replica.done == 10 for replica in fleet.replicas))
+            assert fleet.most <= 4
+            assert [replica.held() for replica in fleet.replicas] == [2, 2]
+            assert [replica.allotments.guessed for replica in fleet.replicas] == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_starts_without_redis_takes_an_even_part(server: RedisServer) -> None:
+    async def run() -> None:
+        fleet = Fleet(server, "guess", 1, 9, "a", known=3)
+        [replica] = fleet.replicas
+        replica.client.up = False
+        async with fleet:
+            replica.keep_sending(5)
+            await until(lambda: replica.done == 5)
+            assert fleet.most == 3
+            assert replica.held() == 3
+            assert replica.allotments.guessed == 2  # one a class
+            replica.client.up = True
+            await until(lambda: replica.held() == 9)
+            assert replica.allotments.guessed == 0
+
+    asyncio.run(run())
+
+
+def test_a_flushed_redis_gives_nothing_away_that_is_held(server: RedisServer) -> None:
+    async def run() -> None:
+        async with Fleet(server, "flush", 2, 4, "a") as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 2)
+            for _ in range(2):
+                other.send(SETTLING + 0.3)
+            await until(lambda: fleet.backends["a"].in_flight == 2)
+            await one.client.call("FLUSHALL")
+            for _ in range(20):
+                one.send()
+            await until(lambda: one.done == 20)
+            assert fleet.most <= 4
+
+    asyncio.run(run())
+
+
+def test_a_call_that_is_overtaken_changes_nothing(server: RedisServer) -> None:
+    async def run() -> None:
+        fleet = Fleet(server, "late", 2, 4, "a")
+        one, other = fleet.replicas
+        await one.slots.exchange()
+        early = one.client.sent[-1]
+        await asyncio.sleep(SETTLING)
+        await one.slots.exchange()
+        assert one.held() == 4
+        # It said that nothing was held yet.
+        assert await one.client.run(*early) == []
+        await other.slots.exchange()
+        assert other.held() == 0
+        for replica in fleet.replicas:
+            await replica.client.close()
+
+    asyncio.run(run())
