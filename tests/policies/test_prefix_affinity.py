@@ -268,3 +268,82 @@ def test_asking_changes_nothing() -> None:
     asked = request(tokens=50_000, links=chain("x"))
     first = affinity.choose(asked, candidates)
     assert {affinity.choose(asked, candidates) for _ in range(100)} == {first}
+
+
+def beside(**params: float) -> PrefixAffinity:
+    """A policy that has heard of another replica's placement, by time 0."""
+    one, other = policy(**params), policy()
+    other.placed(request(links=chain("other"), tokens=0), View("z"))
+    one.placed_elsewhere(other.note(), View("z"), 0.0)
+    return one
+
+
+def test_beside_other_replicas_cold_prompts_go_to_the_better_of_two() -> None:
+    candidates = views("abcdefgh")
+    candidates[3].pending_tokens = 500
+    alone, company = policy(), beside()
+    links = [chain(f"new {number}") for number in range(200)]
+    placed = [company.choose(request(links=link), candidates).backend for link in links]
+    # One that is a little busier still gets none: the other of the two is as good or better.
+    assert set(placed) == set("abcefgh")
+    candidates[0].pending_tokens = -1  # least loaded by next to nothing
+    assert {alone.choose(request(links=link), candidates).backend for link in links} == {"a"}
+    assert [company.choose(request(links=link), candidates).backend for link in links] == placed
+
+
+def test_beside_other_replicas_the_cheapest_wins_where_both_of_two_are_far_dearer() -> None:
+    candidates = views("abcdefgh", pending_tokens=50_000)
+    candidates[0].pending_tokens = 0
+    company = beside()
+    placed = {
+        company.choose(request(links=chain(f"new {number}")), candidates).backend
+        for number in range(50)
+    }
+    assert placed == {"a"}
+
+
+def test_a_replica_that_has_long_placed_nothing_is_not_reckoned_with() -> None:
+    candidates = views("abcdefgh")
+    candidates[0].pending_tokens = -1
+    company = beside()
+    placed = {
+        company.choose(request(links=chain(f"new {number}"), now=120.0), candidates).backend
+        for number in range(50)
+    }
+    assert placed == {"a"}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_other_replicas_place_raises_the_price_as_what_is_placed_here(shared: bool) -> None:
+    here, there, one = policy(), policy(), policy()
+    candidates = views("ab")
+    for second in range(60):
+        for number in range(4):
+            cold = request(tokens=5000, links=chain(f"{second} {number}"), now=float(second))
+            one.placed(cold, candidates[number % 2])
+            (here, there)[number % 2].placed(cold, candidates[number % 2])
+            if shared and number % 2:
+                here.placed_elsewhere(there.note(), candidates[1], float(second))
+    asked = request(tokens=5000, links=chain("x"), now=60.0)
+    prices = [each.explain(asked, candidates)[0]["price"] for each in (here, one)]
+    assert (prices[0] == pytest.approx(prices[1])) == shared
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_waits_that_other_replicas_pay_count_towards_a_copy(shared: bool) -> None:
+    here, there = policy(), policy()
+    hot = request(tokens=4000, held={"a": 3900}, links=chain(*"x" * 39))
+    busy = [View("a", pending_tokens=1500), View("b")]
+    for _ in range(40):
+        there.choose(hot, busy)
+        there.placed(hot, busy[0])
+        if shared:
+            here.placed_elsewhere(there.note(), busy[0], 0.0)
+    assert (here.choose(hot, busy).reason is Reason.COPY) == shared
+
+
+def test_another_policys_note_is_passed_over() -> None:
+    one = policy()
+    for note in (b"", b"\xff", b"\x95\xa5other\xa1m\x01\x02\xc4\x00"):
+        one.placed_elsewhere(note, View("a"), 0.0)
+    assert one.note() == b""

@@ -1,4 +1,4 @@
-from policies.rendezvous import highest, weight
+from policies.rendezvous import highest, highest_two, weight
 from tests.policies.views import views
 
 
@@ -15,3 +15,11 @@ def test_order_of_candidates_does_not_matter() -> None:
 def test_keys_spread() -> None:
     homes = [highest(b"%d" % number, views("abcd")).id for number in range(1000)]
     assert all(homes.count(id) > 180 for id in "abcd")
+
+
+def test_the_first_two_are_the_highest_and_the_highest_without_it() -> None:
+    for key in (b"%d" % number for number in range(50)):
+        candidates = views("abcdef")
+        first, second = (candidates[place] for place in highest_two(key, candidates))
+        assert first is highest(key, candidates)
+        assert second is highest(key, [other for other in candidates if other is not first])
