@@ -40,7 +40,7 @@ PART = 256
 """Slots in one call at most: it must not keep Redis from other work."""
 
 # One hash of replicas, one of slots; each slot's value has one entry for each replica:
-# {held, used, wanted, when it was last given more}.
+# {held, used, wanted, when it was last given more, when it last reported}.
 _SCRIPT = """
 local replicas, slots, me = KEYS[1], KEYS[2], ARGV[1]
 local turn, lease, settling = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -92,17 +92,17 @@ for i = 5, #ARGV, 5 do
   end
   local mine = all[me]
   if not mine then
-    mine = {held, used, wanted, 0}
+    mine = {held, used, wanted, 0, now}
     all[me] = mine
     if now - born >= settling then held = math.max(used, math.min(held, limit - others)) end
   end
-  mine[1], mine[2], mine[3] = held, used, wanted
+  mine[1], mine[2], mine[3], mine[5] = held, used, wanted, now
 
-  local needs, total, fair = {}, 0, 0
+  local needs, total, fair, ahead = {}, 0, 0, 0
   for id, its in pairs(all) do
     local need = its[2] + math.min(its[2], math.floor(limit / (8 * count)))
     if its[3] then need = limit end
-    needs[#needs + 1] = {need, id, its[1], its[4]}
+    needs[#needs + 1] = {need, id, its[1], its[4], now - its[5] < settling}
     total = total + need
     if id == me then fair = need end
   end
@@ -121,12 +121,16 @@ for i = 5, #ARGV, 5 do
     for place, its in ipairs(needs) do
       local share = math.floor(left / (#needs - place + 1))
       if its[1] > share then
-        -- Of what is left over, one each for the first of those who want more.
+        -- Of what is left over, one each for the first of those who want more. What they have not
+        -- fetched yet is kept for them, unless they do not report any more.
         local over = left - share * (#needs - place + 1)
         for rank = place, #needs do
+          local due = share + ((rank - place < over) and 1 or 0)
           if needs[rank][2] == me then
-            fair = share + ((rank - place < over) and 1 or 0)
+            fair = due
+            break
           end
+          if needs[rank][5] then ahead = ahead + math.max(0, due - needs[rank][3]) end
         end
         break
       end
@@ -137,7 +141,7 @@ for i = 5, #ARGV, 5 do
   if fair > held then
     allowed = held
     if now - born >= settling then
-      allowed = math.max(held, math.min(fair, limit - others))
+      allowed = math.max(held, math.min(fair, limit - others - ahead))
     end
     if allowed > held then mine[1], mine[4] = allowed, now end
   end

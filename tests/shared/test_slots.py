@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -16,7 +16,7 @@ from gateway.scheduling.allotment import Allotments
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.pool import Pool
 from gateway.shared.records import Away
-from gateway.shared.slots import SETTLING, Slots
+from gateway.shared.slots import SETTLING, Ask, Slots
 from gateway.types import Role
 from policies.registry import build
 from tests.harness.redis_server import RedisServer
@@ -30,11 +30,13 @@ class Client:
 
     Attributes:
         up: to be set.
+        meanwhile: happens between Redis's next answer and its arrival.
         sent: the scripts that were run.
     """
 
     def __init__(self, server: RedisServer, namespace: str) -> None:
         self.up = True
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
         self.sent: list[tuple[str, list[bytes], list[Any]]] = []
         self._redis = redis.asyncio.Redis.from_url(server.url)
         self._namespace = namespace
@@ -49,7 +51,11 @@ class Client:
         self, script: str, keys: list[bytes], words: list[Any], timeout: float | None = None
     ) -> Any:
         self.sent.append((script, keys, words))
-        return await self._send("EVAL", script, len(keys), *keys, *words)
+        answer = await self._send("EVAL", script, len(keys), *keys, *words)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return answer
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -321,5 +327,78 @@ def test_a_call_that_is_overtaken_changes_nothing(server: RedisServer) -> None:
         assert other.held() == 0
         for replica in fleet.replicas:
             await replica.client.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_held_may_be_used_until_the_answer_is_there(server: RedisServer) -> None:
+    async def run() -> None:
+        fleet = Fleet(server, "meanwhile", 2, 4, "a")
+        one, other = fleet.replicas
+        await one.slots.exchange()
+        await asyncio.sleep(SETTLING)
+        await one.slots.exchange()
+        await other.slots.exchange()
+        assert (one.held(), other.held()) == (4, 0)
+        for _ in range(4):
+            other.send()
+
+        async def meanwhile() -> None:
+            await other.slots.exchange()
+            for _ in range(4):
+                one.send()
+
+        one.client.meanwhile = meanwhile
+        await one.slots.exchange()
+        assert fleet.backends["a"].in_flight == 4
+        await until(lambda: one.done == 4)
+        for replica in (one, one, other):
+            await replica.slots.exchange()
+        await until(lambda: other.done > 0)
+        assert fleet.most <= 4
+        for replica in fleet.replicas:
+            await replica.client.close()
+
+    asyncio.run(run())
+
+
+class Greedy:
+    """A holder that always wants more, and uses all that it is given."""
+
+    is_short = True
+
+    def __init__(self) -> None:
+        self.allowed = self.got = 0
+
+    def asks(self) -> list[Ask]:
+        return [Ask("a", 2, self.allowed, self.allowed, True)]
+
+    def answered(self, allowed: Sequence[int]) -> None:
+        [self.allowed] = allowed
+        self.got += self.allowed
+
+    def unanswered(self) -> None:
+        raise AssertionError
+
+
+def test_what_does_not_go_into_even_shares_goes_from_one_to_the_next(server: RedisServer) -> None:
+    async def run() -> None:
+        clients = [Client(server, "rotation") for _ in range(3)]
+        holders = [Greedy() for _ in clients]
+        slots = [
+            Slots(client, bytes([number] * 8), holder)
+            for number, (client, holder) in enumerate(zip(clients, holders, strict=True))
+        ]
+        await slots[0].exchange()
+        await asyncio.sleep(SETTLING)
+        for _ in range(60):
+            for each in slots:
+                await each.exchange()
+                assert sum(holder.allowed for holder in holders) <= 2
+                await asyncio.sleep(0.002)
+        shares = [holder.got for holder in holders]
+        assert max(shares) <= 1.3 * min(shares)
+        for client in clients:
+            await client.close()
 
     asyncio.run(run())
