@@ -9,8 +9,8 @@ from gateway.scheduling.load import BackendLoad
 from gateway.shared.slots import Ask
 from gateway.types import WorkClass
 
-WANTED = 8
-"""Exchanges for which a slot is wanted after it was last asked for in vain: as long as pools take
+WANTED = 40
+"""Exchanges for which a slot is wanted after it was last asked for in vain: longer than pools take
 to look at everything that waits again."""
 
 
@@ -106,7 +106,8 @@ class Allotments:
                 held = max(allotment.allowed, used)
                 limit = self._limits(work_class).max_requests
                 name = f"{work_class[0]} {load.id}"
-                asks.append(Ask(name, limit, held, used, allotment.wanted > 0))
+                wanted = allotment.wanted > 0 and used >= allotment.allowed
+                asks.append(Ask(name, limit, held, used, wanted))
                 allotment.wanted = max(0, allotment.wanted - 1)
                 self._asked.append((load, allotment))
         return asks

@@ -33,6 +33,9 @@ SHORT_INTERVAL = 0.025
 """The same while anybody waits for a slot."""
 LEASE = 3.0
 """Seconds after which a silent replica's allotments fall to the others."""
+KEEP = 0.1
+"""Seconds for which one that was just given a slot keeps it while others want it: each time that a
+slot changes hands it lies idle for an interval or two."""
 SETTLING = 0.4
 """Seconds for which nobody gets more than it has, once Redis has lost what it knew: by then all
 replicas have reported."""
@@ -44,6 +47,7 @@ PART = 256
 _SCRIPT = """
 local replicas, slots, me = KEYS[1], KEYS[2], ARGV[1]
 local turn, lease, settling = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local keep = tonumber(ARGV[5])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local born, last, before = now, now, -1
@@ -80,7 +84,7 @@ redis.call('HSET', replicas, me, (now + lease) .. ' ' .. turn, 'last', now, 'bor
 redis.call('PEXPIRE', replicas, lease * 20)
 
 local answer = {}
-for i = 5, #ARGV, 5 do
+for i = 6, #ARGV, 5 do
   local name, limit, held = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local used, wanted = tonumber(ARGV[i + 3]), ARGV[i + 4] == '1'
   local raw = redis.call('HGET', slots, name)
@@ -102,7 +106,8 @@ for i = 5, #ARGV, 5 do
   for id, its in pairs(all) do
     local need = its[2] + math.min(its[2], math.floor(limit / (8 * count)))
     if its[3] then need = limit end
-    needs[#needs + 1] = {need, id, its[1], its[4], now - its[5] < settling}
+    local is_new = its[1] > 0 and now - its[4] < keep
+    needs[#needs + 1] = {need, id, its[1], its[4], now - its[5] < settling, is_new}
     total = total + need
     if id == me then fair = need end
   end
@@ -111,11 +116,10 @@ for i = 5, #ARGV, 5 do
   else
     table.sort(needs, function(a, b)
       if a[1] ~= b[1] then return a[1] < b[1] end
+      if a[6] ~= b[6] then return a[6] end
       if a[3] ~= b[3] then return a[3] < b[3] end
-      if a[4] == b[4] then return a[2] < b[2] end
-      -- Who has been without for longest comes first, who has had it for longest last.
-      if a[3] > 0 then return a[4] > b[4] end
-      return a[4] < b[4]
+      if a[4] ~= b[4] then return a[4] < b[4] end
+      return a[2] < b[2]
     end)
     local left = limit
     for place, its in ipairs(needs) do
@@ -252,6 +256,7 @@ class Slots:
             self._turn,
             round(lease * 1e3),
             round(SETTLING * 1e3),
+            round(KEEP * 1e3),
         ]
         for ask in asks:
             words += (ask.slot, ask.limit, ask.held, ask.used, int(ask.wanted))
