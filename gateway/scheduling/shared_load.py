@@ -44,7 +44,7 @@ class _Replica:
     def __init__(self) -> None:
         self.leases: dict[int, RemoteLease] = {}
         self._ended: set[int] = set()
-        """Of the numbers above `_listed`."""
+        """Those that the last listing did not yet know had ended."""
         self._listed = 0
         self._turn = 0
 
@@ -58,8 +58,7 @@ class _Replica:
 
     def end(self, number: int) -> RemoteLease | None:
         """Strike out a lease, heard of before or not."""
-        if number > self._listed:
-            self._ended.add(number)
+        self._ended.add(number)
         return self.leases.pop(number, None)
 
     def list_(self, listing: Listing) -> list[RemoteLease]:
@@ -81,7 +80,12 @@ class _Replica:
             if number not in self._ended and number not in self.leases:
                 self.leases[number] = RemoteLease(taken)
         self._listed = max(self._listed, listing.last)
-        self._ended = {number for number in self._ended if number > self._listed}
+        # What this listing leaves out no later one has.
+        self._ended = {
+            number
+            for number in self._ended
+            if number in out or not listing.after < number <= listing.last
+        }
         return ended
 
 
