@@ -7,9 +7,10 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -69,6 +70,9 @@ from gateway.version import VERSION
 from policies.base import Policy
 from policies.registry import build
 
+if TYPE_CHECKING:
+    from gateway.workers.siblings import Siblings
+
 Serving = dict[str, list[BackendLoad]]
 """Backends, by the models that they serve."""
 
@@ -90,23 +94,28 @@ class Gateway:
 
     Args:
         clock: seconds, monotonic.
+        instance: names the process on its own pages, or with workers all of them; made up when
+            not given.
 
     Attributes:
         settings: those that hold now.
         stopping: a signal to stop has come.
         reloader: loads the settings anew; None where they come from no file.
+        siblings: the other workers; None for a gateway that is one process.
 
     Raises:
         ConfigError: the policy, its parameters or a backend's address is wrong.
     """
 
-    def __init__(self, settings: Settings, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock = time.monotonic, instance: str | None = None
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.stopping = False
         self.reloader: Reloader | None = None
-        self.instance = os.urandom(8).hex()
-        """Names this process on its own pages."""
+        self.siblings: Siblings | None = None
+        self.instance = instance or os.urandom(8).hex()
         self.scale = BlockScale()
         self.generations = Generations()
         self.index = PrefixIndex(self.scale, settings.index.max_blocks)
@@ -233,18 +242,33 @@ class Gateway:
                 except OSError as error:
                     raise _unwritable(option, log.path, error) from None
 
-    def listen_for_admins(self) -> None:
+    def listen_for_admins(self, sockets: list[socket.socket] | None = None) -> list[socket.socket]:
         """Take the address of the admin API, where it has one of its own.
+
+        Args:
+            sockets: that listen there already.
+
+        Returns:
+            The sockets that listen there.
 
         Raises:
             CannotListen: it is in use, or not ours.
         """
-        if self._admin_listener is not None:
-            self._admin_listener.listen()
+        return [] if self._admin_listener is None else self._admin_listener.listen(sockets)
+
+    async def scrape(self) -> bytes:
+        """The metrics page; of all workers where there are several.
+
+        Raises:
+            ConnectionError: they cannot be asked.
+        """
+        if self.siblings is not None:
+            return await self.siblings.metrics()
+        return await asyncio.to_thread(self.page.read().render)
 
     def _control_plane(self) -> ASGIApp:
-        ops = Ops(self.fleet, self.page, lambda: self.stopping, self.instance)
-        self.admin = admin_app(GatewayControl(self), self.settings.admin)
+        ops = Ops(self.fleet, self.scrape, lambda: self.stopping, self.instance)
+        self.admin = admin_app(GatewayControl(self), self.settings.admin, lambda: self.siblings)
         admin = Mount("/admin", self.admin)
         routes: list[BaseRoute] = list(ops.routes())
         listen = self.settings.admin.listen

@@ -13,6 +13,8 @@ from gateway.config import BackendConfig, ConfigError, Settings, convert, load
 from gateway.secrets import MIN_KEY, hash_key, new_key
 from gateway.version import VERSION
 
+MAX_WORKERS = 128
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand.
@@ -20,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 when the command line or the config is wrong; `serve` has more.
     """
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(words)
+    arguments.words = words
     try:
         code: int = arguments.run(arguments)
     except ConfigError as error:
@@ -49,6 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--access-log", metavar="FILE", help='one JSON line a request; "-" is stdout'
     )
+    serve.add_argument(
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N",
+        help="processes (default 1; needs Redis)",
+    )
+    serve.add_argument("--as-worker", help=argparse.SUPPRESS)  # how a supervisor starts them
     serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -106,11 +118,31 @@ def _serve(arguments: argparse.Namespace) -> int:
     from gateway.process import serve
     from gateway.sockets import CannotListen
 
+    def load() -> Settings:
+        return settings_from(arguments)
+
+    path = arguments.config
     try:
-        return serve(lambda: settings_from(arguments), arguments.config)
+        if arguments.as_worker is not None:
+            from gateway.workers.words import Orders
+            from gateway.workers.worker import work
+
+            return work(msgspec.json.decode(arguments.as_worker, type=Orders), load, path)
+        if arguments.workers > 1:
+            from gateway.workers.supervisor import supervise
+
+            return supervise(arguments.workers, arguments.words, load, path)
+        return serve(load, path)
     except CannotListen as error:
         print(f"prefixgate: {error}", file=sys.stderr)
         return 3
+
+
+def _workers(text: str) -> int:
+    count = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= count <= MAX_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MAX_WORKERS}")
+    return count
 
 
 def _check(arguments: argparse.Namespace) -> int:

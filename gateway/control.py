@@ -244,6 +244,8 @@ class GatewayControl:
         if reloader is None:
             raise ConfigError("there is no config file to load: the gateway was started without")
         reloaded = await reloader.reload()
+        if self._gateway.siblings is not None:
+            await self._gateway.siblings.reload()
         return ReloadView(
             changed=reloaded.changed,
             needs_restart=reloaded.needs_restart,

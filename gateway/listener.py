@@ -74,21 +74,27 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        loop = asyncio.get_running_loop()
+        for sock in sockets or ():
+            self.servers.append(await self.accept_on(sock))
+            shown = url_of(sock, "https" if self.config.ssl else "http")
+            logger.info("listening on %s, process %d", shown, os.getpid())
+
+    async def accept_on(self, sock: socket.socket) -> asyncio.Server:
+        """Serve the connections that come to a socket until what is returned is closed."""
         # uvicorn's own would leave a connection a minute for its handshake.
         tls = self.config.ssl
         handshake = None if tls is None else self._gateway.settings.server.head_timeout
-        for sock in sockets or ():
-            server = await loop.create_server(
-                self._protocol,
-                sock=sock,
-                ssl=tls,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=handshake,
-            )
-            self.servers.append(server)
-            shown = url_of(sock, "https" if tls else "http")
-            logger.info("listening on %s, process %d", shown, os.getpid())
+        return await asyncio.get_running_loop().create_server(
+            self._protocol,
+            sock=sock,
+            ssl=tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=handshake,
+        )
+
+    def accept_no_more(self) -> None:
+        for server in self.servers:
+            server.close()
 
     def _protocol(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
@@ -101,8 +107,7 @@ class Listener(uvicorn.Server):
         settings, state = self._gateway.settings.server, self.server_state
         logger.info("stopping: not ready, serving for another %g s", settings.shutdown_delay)
         await self._until(lambda: False, settings.shutdown_delay)
-        for server in self.servers:
-            server.close()
+        self.accept_no_more()
         self._gateway.pools.close()
         for connection in tuple(state.connections):
             connection.shutdown()

@@ -25,13 +25,16 @@ from gateway.sockets import listen
 logger = logging.getLogger("prefixgate")
 
 
-def check(settings: Settings) -> Gateway:
+def check(settings: Settings, instance: str | None = None) -> Gateway:
     """Build everything that the settings describe, without serving or touching anything.
+
+    Args:
+        instance: as `Gateway` takes it.
 
     Raises:
         ConfigError: something in them cannot work.
     """
-    return Gateway(settings)
+    return Gateway(settings, instance=instance)
 
 
 def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
@@ -48,23 +51,45 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
         ConfigError: something in the settings cannot work.
         CannotListen: the address is in use, or not ours.
     """
-    # A server takes these over while it runs. Being told to stop before that is no failure.
-    signal.signal(signal.SIGTERM, _ended)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    quiet_until_ready()
     settings = load()
-    logging.basicConfig(
-        level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    start_logging(settings)
     gateway = check(settings)
     raise_limit(settings)
     sockets = listen(settings.server.host, settings.server.port, "server.host, server.port")
     gateway.listen_for_admins()
     gateway.open_logs()
+    advise(settings, path)
+    prepare(gateway, load, path)
+    signal.signal(signal.SIGHUP, lambda *_: hang_up(gateway))
+    listener = Listener(listener_config(gateway), gateway)
+    listener.run(sockets)
+    return listener.exit_code
+
+
+def quiet_until_ready() -> None:
+    """A server takes these signals over while it runs. Being told to stop before that is no
+    failure."""
+    signal.signal(signal.SIGTERM, _ended)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def start_logging(settings: Settings, who: str = "") -> None:
+    """Args:
+    who: stands before each line's text.
+    """
+    logging.basicConfig(
+        level=settings.log.level.upper(),
+        format=f"%(asctime)s %(levelname)s %(name)s: {who}%(message)s",
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def advise(settings: Settings, path: Path | None) -> None:
+    """Warn of what works and is hardly meant."""
     warn_of_weak(settings)
     if path is not None:
         warn_of_plain(settings, path)
-        gateway.reloader = Reloader(gateway, path, load, check)
     if not settings.backends and not settings.discovery.sources:
         logger.warning(
             "no backends: requests are answered with 503 until there is one. Name them in the "
@@ -76,14 +101,25 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
             "auth.enabled without auth.keys: all requests are answered with 401. `prefixgate "
             "hash-key` makes a key"
         )
+
+
+def prepare(gateway: Gateway, load: Callable[[], Settings], path: Path | None) -> None:
+    """What is done once, at the last moment before a gateway serves."""
+    if path is not None:
+        gateway.reloader = Reloader(gateway, path, load, check)
     _spare_the_collector()
-    _renew_on_hangup(gateway)
-    listener = Listener(_config(gateway), gateway)
-    listener.run(sockets)
-    return listener.exit_code
 
 
-def _config(gateway: Gateway) -> uvicorn.Config:
+def hang_up(gateway: Gateway) -> None:
+    """SIGHUP is what log rotation sends, and what people send who have edited the settings. Safe in
+    a signal handler."""
+    for log in gateway.logs:
+        log.reopen()
+    if gateway.reloader is not None:
+        gateway.reloader.ask()
+
+
+def listener_config(gateway: Gateway) -> uvicorn.Config:
     server = gateway.settings.server
     protocol = GatewayProtocol if server.parser == "httptools" else StrictProtocol
     http: Any = partial(protocol, lambda: gateway.settings.server, gateway.metrics.refused)
@@ -106,18 +142,6 @@ def _config(gateway: Gateway) -> uvicorn.Config:
 
 def _ended(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
-
-
-def _renew_on_hangup(gateway: Gateway) -> None:
-    """SIGHUP is what log rotation sends, and what people send who have edited the settings."""
-
-    def renew(number: int, frame: FrameType | None) -> None:
-        for log in gateway.logs:
-            log.reopen()
-        if gateway.reloader is not None:
-            gateway.reloader.ask()
-
-    signal.signal(signal.SIGHUP, renew)
 
 
 def _spare_the_collector() -> None:

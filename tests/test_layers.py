@@ -19,6 +19,7 @@ LAYERS = {
     "gateway.overlay": 6,
     "gateway.overrides": 6,
     "gateway.reload": 6,
+    "gateway.workers": 6,
     "gateway.http": 5,
     "gateway.admin": 5,
     "gateway.disagg": 4,

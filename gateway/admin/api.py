@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -26,8 +26,24 @@ SHARED = "x-prefixgate-shared"
 replica is there for the others. What is not yet holds here, and is shared when Redis is back."""
 
 
-def admin_app(control: Control, settings: Admin) -> Auth:
+class Others(Protocol):
+    """The other workers of a gateway that is several processes."""
+
+    async def answers(self, operation: str, path: Mapping[str, str]) -> list[bytes]:
+        """What they answer to a read, as JSON; those left out that have no answer.
+
+        Args:
+            operation: its id.
+        """
+
+
+def admin_app(
+    control: Control, settings: Admin, others: Callable[[], Others | None] = lambda: None
+) -> Auth:
     """The admin API, to be mounted at `operations.MOUNT`.
+
+    Args:
+        others: whose answers belong to this worker's; None for a gateway that is one process.
 
     Raises:
         ConfigError: a token is empty or cannot be read.
@@ -36,13 +52,18 @@ def admin_app(control: Control, settings: Admin) -> Auth:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    routes = [_route(path, methods, control) for path, methods in by_path.items()]
+    routes = [_route(path, methods, control, others) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False
     return Auth(app, settings)
 
 
-def _route(path: str, methods: Mapping[str, Operation], control: Control) -> Route:
+def _route(
+    path: str,
+    methods: Mapping[str, Operation],
+    control: Control,
+    others: Callable[[], Others | None],
+) -> Route:
     async def endpoint(request: Request) -> Response:
         operation = methods["GET" if request.method == "HEAD" else request.method]
         require(request, operation.needs)
@@ -56,6 +77,11 @@ def _route(path: str, methods: Mapping[str, Operation], control: Control) -> Rou
             headers[SHARED] = str(control.shared).lower()
         if answer is None:
             return Response(status_code=status, headers=headers)
+        siblings = others()
+        if operation.merge is not None and siblings is not None:
+            decode = msgspec.json.Decoder(operation.answers[status]).decode
+            theirs = await siblings.answers(operation.id, request.path_params)
+            answer = operation.merge([answer, *map(decode, theirs)])
         # States and settings are true now, not later.
         headers["cache-control"] = "no-store"
         return Response(msgspec.json.encode(answer), status, headers, "application/json")

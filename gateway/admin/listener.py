@@ -34,13 +34,20 @@ class AdminListener:
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
-    def listen(self) -> None:
+    def listen(self, sockets: list[socket.socket] | None = None) -> list[socket.socket]:
         """Take the address, before anything is served.
+
+        Args:
+            sockets: that have it already.
+
+        Returns:
+            The sockets that listen there.
 
         Raises:
             CannotListen: it is in use, or not ours.
         """
-        self._sockets = listen(self._host, self._port, "admin.listen")
+        self._sockets = sockets or listen(self._host, self._port, "admin.listen")
+        return self._sockets
 
     async def start(self) -> None:
         """Raises:

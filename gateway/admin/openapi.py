@@ -45,6 +45,7 @@ class Operation:
         named: takes an API key's name, which may be unknown.
         refusable: may be wrong although it takes no body.
         role: what a token must allow; None for read where nothing can change, else admin.
+        merge: makes one answer of several workers'; None where each worker's is the same.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Operation:
     named: bool = False
     refusable: bool = False
     role: AdminRole | None = None
+    merge: Callable[[Sequence[Any]], Any] | None = None
 
     @property
     def needs(self) -> AdminRole:

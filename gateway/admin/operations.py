@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.admin import merging
 from gateway.admin.control import Control
 from gateway.admin.openapi import Handler, Operation, document
 from gateway.admin.redaction import redacted
@@ -62,6 +63,7 @@ class AdminApi:
                 "All backends, with their state and load.",
                 self.list_backends,
                 {200: list[BackendView]},
+                merge=merging.backends,
             ),
             Operation(
                 "POST",
@@ -81,6 +83,7 @@ class AdminApi:
                 self.get_backend,
                 {200: BackendView},
                 backend=True,
+                merge=merging.backend,
             ),
             Operation(
                 "PATCH",
@@ -130,6 +133,7 @@ class AdminApi:
                 "The configured sources of backends, and how they are.",
                 self.list_discovery,
                 {200: list[DiscoveryView]},
+                merge=merging.discovery,
             ),
             Operation(
                 "GET",
@@ -194,6 +198,7 @@ class AdminApi:
                 "The prefix index in numbers.",
                 self.get_index,
                 {200: IndexView},
+                merge=merging.index,
             ),
             Operation(
                 "POST",
@@ -214,6 +219,7 @@ class AdminApi:
                 "All pools, with their queues.",
                 self.list_queues,
                 {200: list[PoolView]},
+                merge=merging.queues,
             ),
             Operation(
                 "GET",
@@ -222,6 +228,7 @@ class AdminApi:
                 "Requests under way, the oldest first.",
                 self.list_requests,
                 {200: list[RequestView]},
+                merge=merging.requests,
             ),
             Operation(
                 "GET",
@@ -230,6 +237,7 @@ class AdminApi:
                 "The API keys by name, with their limits and what they have used.",
                 self.list_keys,
                 {200: list[KeyView]},
+                merge=merging.keys,
             ),
             Operation(
                 "POST",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
 from gateway.http.headers import is_id
 from gateway.http.keyguard import KEY
-from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
+from gateway.telemetry.collector import CONTENT_TYPE
 
 PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models", "/admin"})
 
@@ -33,13 +32,17 @@ def is_control_path(path: str) -> bool:
 
 class Ops:
     """Args:
-    page: the metrics.
+    page: the metrics, as text; raises ConnectionError when they cannot be had.
     stopping: whether the gateway is shutting down.
     instance: names this process on its pages, so that it knows itself among its backends.
     """
 
     def __init__(
-        self, fleet: Fleet, page: MetricsPage, stopping: Callable[[], bool], instance: str
+        self,
+        fleet: Fleet,
+        page: Callable[[], Awaitable[bytes]],
+        stopping: Callable[[], bool],
+        instance: str,
     ) -> None:
         self._fleet = fleet
         self._page = page
@@ -76,8 +79,10 @@ class Ops:
         return self._json(body, 200 if body["status"] == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
-        snapshot = self._page.read()
-        body = await asyncio.to_thread(snapshot.render)
+        try:
+            body = await self._page()
+        except ConnectionError as error:
+            return Response(f"{error}\n", 503, media_type="text/plain")
         return Response(body, headers={"content-type": CONTENT_TYPE})
 
     async def models(self, request: Request) -> Response:

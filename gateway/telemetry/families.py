@@ -25,6 +25,7 @@ from gateway.telemetry.sources import (
 from gateway.types import WorkClass
 
 Kind = Literal["counter", "gauge", "histogram"]
+Merge = Literal["sum", "max", "min", "mean"]
 Labels = tuple[str, ...]
 Value = float | Histogram
 
@@ -44,6 +45,8 @@ class Family:
 
     Attributes:
         read: yields label values, in the order of `labels`, and the value that goes with them.
+        merge: what several processes' values of a gauge are together. Counters and histograms are
+            added up.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Family:
     labels: Labels
     help: str
     read: Callable[[Scrape], Iterable[tuple[Labels, Value]]]
+    merge: Merge | None = None
 
 
 def _requests(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
@@ -130,7 +134,7 @@ def _reported(name: str, help: str, value: Callable[[ReportedView], float | None
             if load.reported is not None and (said := value(load.reported)) is not None:
                 yield (load.id,), said
 
-    return Family(name, "gauge", ("backend",), help, read)
+    return Family(name, "gauge", ("backend",), help, read, "max")
 
 
 def _discovery(name: str, kind: Kind, help: str, value: Callable[[FeedReading], float]) -> Family:
@@ -140,7 +144,7 @@ def _discovery(name: str, kind: Kind, help: str, value: Callable[[FeedReading], 
         for reading in scrape.sources.feeds():
             yield (reading.feed.name,), value(reading)
 
-    return Family(name, kind, ("source",), help, read)
+    return Family(name, kind, ("source",), help, read, "max" if kind == "gauge" else None)
 
 
 def _auth_failures(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
@@ -201,7 +205,9 @@ def _latency(name: str, help: str, histogram: Callable[[ClassSeries], Histogram]
     return Family(name, "histogram", ("class",), help, read)
 
 
-def _queue(name: str, help: str, value: Callable[[PoolView, WorkClass], float]) -> Family:
+def _queue(
+    name: str, help: str, value: Callable[[PoolView, WorkClass], float], merge: Merge
+) -> Family:
     """A gauge of each pool's queues."""
 
     def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
@@ -209,17 +215,17 @@ def _queue(name: str, help: str, value: Callable[[PoolView, WorkClass], float]) 
             for work_class in WorkClass:
                 yield (pool.model or UNNAMED, work_class.value), value(pool, work_class)
 
-    return Family(name, "gauge", ("model", "class"), help, read)
+    return Family(name, "gauge", ("model", "class"), help, read, merge)
 
 
-def _pool(name: str, help: str, value: Callable[[PoolState], int]) -> Family:
+def _pool(name: str, help: str, value: Callable[[PoolState], int], merge: Merge) -> Family:
     """A gauge of each pool."""
 
     def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
         for pool in scrape.sources.pools:
             yield (pool.model or UNNAMED,), value(pool.snapshot())
 
-    return Family(name, "gauge", ("model",), help, read)
+    return Family(name, "gauge", ("model",), help, read, merge)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -229,6 +235,7 @@ FAMILIES: tuple[Family, ...] = (
         ("version",),
         "Always 1; which version runs.",
         lambda scrape: [((scrape.sources.version,), 1)],
+        "max",
     ),
     Family(
         "prefixgate_policy_info",
@@ -236,6 +243,7 @@ FAMILIES: tuple[Family, ...] = (
         ("policy",),
         "Always 1; which routing policy is in use.",
         lambda scrape: [((scrape.sources.policy(),), 1)],
+        "max",
     ),
     # requests
     Family(
@@ -371,16 +379,19 @@ FAMILIES: tuple[Family, ...] = (
         ("backend", "class"),
         "Requests dispatched and not yet finished.",
         _in_flight,
+        "sum",
     ),
     _queue(
         "prefixgate_queue_depth",
         "Requests that wait for a lease.",
         lambda pool, work_class: pool.depth(work_class),
+        "sum",
     ),
     _queue(
         "prefixgate_queue_oldest_wait_seconds",
         "How long the request at the head of the queue has waited.",
         lambda pool, work_class: pool.oldest_wait(work_class),
+        "max",
     ),
     Family(
         "prefixgate_queue_held",
@@ -388,16 +399,19 @@ FAMILIES: tuple[Family, ...] = (
         ("backend",),
         "Requests that wait in the gateway for one backend to be ready for them.",
         _held,
+        "sum",
     ),
     _pool(
         "prefixgate_queue_unplaced",
         "Requests that wait because no backend has room for them.",
         lambda state: state.unplaced,
+        "sum",
     ),
     _pool(
         "prefixgate_queue_tenants",
         "Tenants that have requests waiting.",
         lambda state: state.tenants,
+        "max",
     ),
     Family(
         "prefixgate_gate_closed",
@@ -407,6 +421,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend,), int(gate.closed)) for backend, gate in scrape.sources.gates().items()
         ),
+        "max",
     ),
     Family(
         "prefixgate_pending_prefill_seconds",
@@ -416,6 +431,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend,), gate.pending_seconds) for backend, gate in scrape.sources.gates().items()
         ),
+        "max",
     ),
     # backends
     Family(
@@ -426,6 +442,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend.id,), int(backend.state == "healthy")) for backend in scrape.sources.backends
         ),
+        "min",
     ),
     Family(
         "prefixgate_backend_state",
@@ -435,6 +452,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend.id, str(backend.state)), 1) for backend in scrape.sources.backends
         ),
+        "max",
     ),
     Family(
         "prefixgate_backend_ejections_total",
@@ -466,6 +484,7 @@ FAMILIES: tuple[Family, ...] = (
         ("backend",),
         "Since the engine last told its load.",
         _load_age,
+        "max",
     ),
     Family(
         "prefixgate_backend_load_failures_total",
@@ -485,6 +504,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend.id, str(backend.breaker.state)), 1) for backend in scrape.sources.backends
         ),
+        "max",
     ),
     Family(
         "prefixgate_backend_breaker_failures",
@@ -494,6 +514,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend.id,), backend.breaker.failures) for backend in scrape.sources.backends
         ),
+        "max",
     ),
     Family(
         "prefixgate_backend_busy",
@@ -503,6 +524,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend.id,), int(backend.busy is not None)) for backend in scrape.sources.backends
         ),
+        "max",
     ),
     Family(
         "prefixgate_upstream_errors_total",
@@ -557,6 +579,7 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "Nodes of the prefix tree.",
         lambda scrape: [((), scrape.index.nodes)],
+        "max",
     ),
     Family(
         "prefixgate_index_blocks",
@@ -566,6 +589,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend,), holding.blocks) for backend, holding in scrape.index.backends.items()
         ),
+        "max",
     ),
     Family(
         "prefixgate_index_tokens",
@@ -575,6 +599,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda scrape: (
             ((backend,), holding.tokens) for backend, holding in scrape.index.backends.items()
         ),
+        "max",
     ),
     Family(
         "prefixgate_index_evicted_blocks_total",
@@ -589,6 +614,7 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "Prefixes booked for requests that no backend has accepted yet.",
         lambda scrape: [((), scrape.index.bookings)],
+        "sum",
     ),
     Family(
         "prefixgate_index_capacity_tokens",
@@ -599,6 +625,7 @@ FAMILIES: tuple[Family, ...] = (
             ((backend,), holding.capacity_tokens)
             for backend, holding in scrape.index.backends.items()
         ),
+        "max",
     ),
     # estimates
     Family(
@@ -623,6 +650,7 @@ FAMILIES: tuple[Family, ...] = (
         ("model",),
         "Key bytes of a prompt token, as learnt.",
         _bytes_per_token,
+        "mean",
     ),
     Family(
         "prefixgate_prefill_tokens_per_second",
@@ -630,6 +658,7 @@ FAMILIES: tuple[Family, ...] = (
         ("backend",),
         "Uncached prompt tokens that the backend prefills alone, as learnt.",
         lambda scrape: (((load.id,), load.prefill_rate) for load in scrape.sources.loads),
+        "mean",
     ),
     Family(
         "prefixgate_decode_step_seconds",
@@ -637,6 +666,7 @@ FAMILIES: tuple[Family, ...] = (
         ("backend",),
         "A decode step of a single short stream, as learnt.",
         lambda scrape: (((load.id,), load.step_seconds) for load in scrape.sources.loads),
+        "mean",
     ),
     # API keys
     Family(
@@ -682,6 +712,14 @@ FAMILIES: tuple[Family, ...] = (
     ),
     # the process
     Family(
+        "prefixgate_workers",
+        "gauge",
+        ("state",),
+        "Processes that these metrics are of: serving, silent (as last heard) or starting.",
+        lambda _: [(("serving",), 1), (("silent",), 0), (("starting",), 0)],
+        "sum",
+    ),
+    Family(
         "prefixgate_event_loop_lag_seconds",
         "histogram",
         (),
@@ -703,6 +741,7 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "1 unless the last attempt to load the settings anew was refused.",
         lambda scrape: [((), float(scrape.metrics.config_is_current))],
+        "min",
     ),
     Family(
         "prefixgate_config_last_success_timestamp_seconds",
@@ -710,6 +749,7 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "When the settings were last loaded without error, since 1970.",
         lambda scrape: [((), scrape.metrics.config_loaded)],
+        "min",
     ),
     Family(
         "prefixgate_overrides",

@@ -1,0 +1,1 @@
+"""Several processes on one port: a supervisor, and the workers that it keeps running."""
