@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
+import stat
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -173,8 +176,22 @@ def _check(path: str) -> None:
 
 def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+    with _undivided(file):
+        while view:
+            view = view[os.write(file, view) :]
+
+
+@contextmanager
+def _undivided(file: int) -> Iterator[None]:
+    """Several processes may write into one pipe, which takes no more than 4 KiB in one piece."""
+    locked = stat.S_ISFIFO(os.fstat(file).st_mode)
+    if locked:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if locked:
+            fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def micro(seconds: float) -> float:

@@ -118,8 +118,8 @@ class Channel:
                     task = asyncio.create_task(self._reply(frame.id, frame.what, frame.body))
                     self._answering.add(task)
                     task.add_done_callback(self._answering.discard)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # it has ended, perhaps in the middle of a word
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+            pass  # it has ended, perhaps in the middle of a word, or speaks another version's
         finally:
             for answer in self._asked.values():
                 if not answer.done():

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,8 +24,9 @@ from gateway.listener import FORCED_SECONDS
 from gateway.process import advise, check, quiet_until_ready, start_logging
 from gateway.sockets import listen_for_each, url_of
 from gateway.telemetry.merging import Reading, Tally
-from gateway.workers.channel import Channel, Failed, Silent
-from gateway.workers.words import NONE, Ask, Orders, Question
+from gateway.workers.channel import Failed, Silent
+from gateway.workers.child import Child
+from gateway.workers.words import NONE, Ask, Question
 
 logger = logging.getLogger("prefixgate.workers")
 
@@ -73,33 +73,6 @@ def supervise(
     return asyncio.run(Supervisor(words, sockets, admin).run())
 
 
-class Worker:
-    """One place among the workers, and the process that has it.
-
-    Attributes:
-        number: from 1.
-        serving: it has said that it serves.
-        silent: it did not answer in time when it was last asked.
-        standing_in: the worker that takes its connections meanwhile.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.serving = False
-        self.silent = False
-        self.standing_in: Worker | None = None
-        self.channel: Channel | None = None
-        self.process: asyncio.subprocess.Process | None = None
-
-    async def ask(self, what: Ask, body: bytes = NONE, timeout: float | None = None) -> bytes:
-        """Raises:
-        Silent, Failed.
-        """
-        if self.channel is None:
-            raise Silent("does not run")
-        return await self.channel.ask(what, body, timeout)
-
-
 class Supervisor:
     """Args:
     words: of the command line, that workers are started with.
@@ -117,7 +90,7 @@ class Supervisor:
         self._sockets = sockets
         self._admin = admin
         self._instance = os.urandom(8).hex()
-        self._workers = [Worker(number + 1) for number in range(len(sockets))]
+        self._workers = [Child(number + 1) for number in range(len(sockets))]
         self._tally = Tally()
         self._exit_code = 0
         self._signals: list[int] = []
@@ -140,8 +113,7 @@ class Supervisor:
         try:
             await asyncio.gather(*map(self._keep, self._workers))
         finally:
-            for worker in self._workers:
-                self._kill(worker)
+            self._kill_all()
         return self._exit_code
 
     # signals
@@ -177,27 +149,20 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         for worker in self._workers:
-            self._kill(worker)
-
-    def _kill(self, worker: Worker) -> None:
-        if worker.process is not None and worker.process.returncode is None:
-            worker.process.kill()
+            worker.kill()
 
     # one worker
 
-    async def _keep(self, worker: Worker) -> None:
+    async def _keep(self, worker: Child) -> None:
         """Have a worker run, until all are to stop."""
         loop = asyncio.get_running_loop()
         pause = 0.0
-        ever_served = False
         while not self._stopping.is_set():
             began = loop.time()
             code = await self._run(worker)
-            ever_served |= worker.serving
-            worker.serving = worker.silent = False
             if self._stopping.is_set():
                 return
-            if not ever_served:
+            if not worker.has_served:
                 self._give_up(code if code > 0 else 1)
                 return
             if loop.time() - began > MAX_PAUSE:
@@ -208,31 +173,21 @@ class Supervisor:
             await self._pause(pause)
             pause = min(MAX_PAUSE, pause * 2 or FIRST_PAUSE)
 
-    async def _run(self, worker: Worker) -> int:
+    async def _run(self, worker: Child) -> int:
         """Start a worker and wait for its end.
 
         Returns:
             Its exit code; minus a signal's number if that ended it.
         """
-        ours, theirs = socket.socketpair()
-        places = [[sock.fileno() for sock in place] for place in self._sockets]
-        admin = [sock.fileno() for sock in self._admin]
-        orders = Orders(worker.number, self._instance, theirs.fileno(), places, admin)
-        with theirs:
-            worker.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gateway.cli", *self._words),
-                *("--as-worker", msgspec.json.encode(orders).decode()),
-                pass_fds=(theirs.fileno(), *chain(*places), *admin),
-                # Ctrl-C is for the supervisor, which tells them.
-                process_group=0,
-            )
-        worker.channel = Channel(lambda what, body: self._answer(worker, what, body))
-        ended = await worker.channel.open(ours)
+
+        async def answer(what: str, body: bytes) -> bytes:
+            return await self._answer(worker, what, body)
+
+        ended = await worker.start(self._words, self._instance, self._sockets, self._admin, answer)
         for number in self._signals:  # that came while it was being started
             self._tell(worker, Ask.STOP, b"%d" % number)
-        code = await worker.process.wait()
         await ended
-        worker.channel = worker.process = None
+        code = await worker.exit_code()
         self._tally.gone(worker.number)
         return code
 
@@ -243,9 +198,9 @@ class Supervisor:
         except TimeoutError:
             pass
 
-    def _serves(self, worker: Worker) -> None:
+    def _serves(self, worker: Child) -> None:
         logger.info("worker %d serves", worker.number)
-        worker.serving = True
+        worker.serving = worker.has_served = True
         if worker.standing_in is not None:
             self._tell(worker.standing_in, Ask.STAND_DOWN, b"%d" % worker.number)
             worker.standing_in = None
@@ -263,13 +218,13 @@ class Supervisor:
                 worker.standing_in = serving[worker.number % len(serving)]
                 self._tell(worker.standing_in, Ask.STAND_IN, b"%d" % worker.number)
 
-    def _tell(self, worker: Worker, what: Ask, body: bytes = NONE) -> None:
+    def _tell(self, worker: Child, what: Ask, body: bytes = NONE) -> None:
         """Without waiting for it to be done."""
         task = asyncio.create_task(self._told(worker, what, body))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    async def _told(self, worker: Worker, what: Ask, body: bytes) -> None:
+    async def _told(self, worker: Child, what: Ask, body: bytes) -> None:
         try:
             await worker.ask(what, body)
         except Silent:
@@ -279,7 +234,7 @@ class Supervisor:
 
     # what workers ask
 
-    async def _answer(self, asker: Worker, what: str, body: bytes) -> bytes:
+    async def _answer(self, asker: Child, what: str, body: bytes) -> bytes:
         match what:
             case Ask.SERVING:
                 self._serves(asker)
@@ -305,7 +260,7 @@ class Supervisor:
         )
         return snapshot.render()
 
-    async def _read(self, worker: Worker) -> None:
+    async def _read(self, worker: Child) -> None:
         try:
             answer = await worker.ask(Ask.READING, timeout=GATHER_SECONDS)
         except (Silent, Failed) as error:
@@ -314,12 +269,13 @@ class Supervisor:
             worker.silent = worker.serving
             return
         worker.silent = False
-        self._tally.report(worker.number, msgspec.msgpack.decode(answer, type=Reading))
+        if worker.serving:  # otherwise it has ended meanwhile, and been counted among those
+            self._tally.report(worker.number, msgspec.msgpack.decode(answer, type=Reading))
 
-    async def _others(self, asker: Worker, question: Question) -> list[bytes]:
+    async def _others(self, asker: Child, question: Question) -> list[bytes]:
         timeout = RELOAD_SECONDS if question.ask is Ask.RELOAD else GATHER_SECONDS
 
-        async def answer(worker: Worker) -> bytes | None:
+        async def answer(worker: Child) -> bytes | None:
             try:
                 return await worker.ask(question.ask, question.body, timeout)
             except (Silent, Failed) as error:

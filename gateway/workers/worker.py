@@ -22,7 +22,6 @@ from gateway.admin.operations import AdminApi
 from gateway.app import Gateway
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
-from gateway.descriptors import raise_limit
 from gateway.fleet.fleet import UnknownBackend
 from gateway.listener import Listener
 from gateway.process import check, hang_up, listener_config, prepare, start_logging
@@ -43,14 +42,9 @@ def work(orders: Orders, load: Callable[[], Settings], path: Path | None) -> int
     Raises:
         ConfigError: something in the settings cannot work.
     """
-    # The supervisor hears of them and says what to do, once: whoever signals all processes of a
-    # service, as systemd does, must not be taken for two signals.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     settings = load()
     start_logging(settings, f"worker {orders.number}: ")
     gateway = check(settings, orders.instance)
-    raise_limit(settings)
     sockets = [[socket.socket(fileno=each) for each in place] for place in orders.sockets]
     gateway.listen_for_admins([socket.socket(fileno=each) for each in orders.admin])
     gateway.open_logs()
@@ -90,7 +84,7 @@ class WorkerListener(Listener):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        yield  # they are the supervisor's
+        yield  # they are the supervisor's, and blocked here
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         channel = Channel(self._answer)
@@ -156,9 +150,13 @@ class WorkerListener(Listener):
     async def _stand_in(self, number: int) -> None:
         if self.should_exit or number in self._standing_in:
             return
-        self._standing_in[number] = []
+        servers: list[asyncio.Server] = []
+        self._standing_in[number] = servers
         for sock in self._sockets[number - 1]:
-            self._standing_in[number].append(await self.accept_on(sock.dup()))
+            servers.append(await self.accept_on(sock.dup()))
+        if number not in self._standing_in:  # that took too long
+            for server in servers:
+                server.close()
 
     def _stand_down(self, number: int) -> None:
         for server in self._standing_in.pop(number, ()):
