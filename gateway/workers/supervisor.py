@@ -30,7 +30,7 @@ from gateway.workers.words import NONE, Ask, Question
 
 logger = logging.getLogger("prefixgate.workers")
 
-GATHER_SECONDS = 1.0
+GATHER_SECONDS = 2.0
 """How long a worker may take to say how it is before its last word on it counts."""
 RELOAD_SECONDS = 50.0
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0

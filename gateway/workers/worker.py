@@ -150,11 +150,11 @@ class WorkerListener(Listener):
     async def _stand_in(self, number: int) -> None:
         if self.should_exit or number in self._standing_in:
             return
-        servers: list[asyncio.Server] = []
-        self._standing_in[number] = servers
-        for sock in self._sockets[number - 1]:
-            servers.append(await self.accept_on(sock.dup()))
-        if number not in self._standing_in:  # that took too long
+        self._standing_in[number] = []
+        servers = [await self.accept_on(sock.dup()) for sock in self._sockets[number - 1]]
+        if number in self._standing_in:
+            self._standing_in[number] = servers
+        else:  # told to stand down meanwhile
             for server in servers:
                 server.close()
 

@@ -81,6 +81,13 @@ class Metrics:
                 sums[key] = sums.get(key, 0.0) + sample.value
         return sums
 
+    def values(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """By name and labels."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for sample in self._samples
+        }
+
     @property
     def series(self) -> int:
         """How many samples the page has."""
