@@ -199,6 +199,7 @@ class Gateway:
             dispatcher=self.dispatcher,
             observe=self._observe,
             clock=clock,
+            instance=self.instance,
         )
         self.prober = Prober(self.fleet, settings.health, instance=self.instance)
         reports = Reports(self.loads, clock, self.metrics.load_failed)

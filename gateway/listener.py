@@ -74,10 +74,15 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
+        await self.settle()
         for sock in sockets or ():
             self.servers.append(await self.accept_on(sock))
             shown = url_of(sock, "https" if self.config.ssl else "http")
             logger.info("listening on %s, process %d", shown, os.getpid())
+
+    async def settle(self) -> None:
+        """What is waited for before the first connection is taken: nothing here, as whoever sends
+        traffic can ask whether this process is ready."""
 
     async def accept_on(self, sock: socket.socket) -> asyncio.Server:
         """Serve the connections that come to a socket until what is returned is closed."""

@@ -59,6 +59,7 @@ class Proxy:
     """Args:
     settings: as they are now.
     observe: takes the record of each request once it has ended.
+    instance: names the process, or all workers of one, to whoever meets its requests again.
 
     Attributes:
         live: requests under way, by id.
@@ -80,6 +81,7 @@ class Proxy:
         dispatcher: Dispatcher,
         observe: Callable[[RequestRecord], None],
         clock: Clock,
+        instance: str,
     ) -> None:
         self._settings = settings
         self._ingress = ingress
@@ -97,7 +99,7 @@ class Proxy:
         # Engines use the id to tell requests apart: unique across replicas and restarts.
         self._id_prefix = os.urandom(6).hex()
         self._ids = count(1)
-        self._via = Via(f"prefixgate-{self._id_prefix}".encode())
+        self._via = Via(f"prefixgate-{instance}".encode())
         # One: more of them would only take the interpreter from the event loop more often.
         self._aside = ThreadPoolExecutor(1, "prefixgate-body")
         self.live: dict[str, RequestContext] = {}

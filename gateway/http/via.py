@@ -7,7 +7,7 @@ from gateway.http.errors import LoopDetected
 
 class Via:
     """Args:
-    name: this process's, which no other has.
+    name: this process's, which no other has but the workers beside it.
     """
 
     def __init__(self, name: bytes) -> None:

@@ -32,6 +32,9 @@ from gateway.workers.words import NONE, AdminRead, Ask, Orders
 
 logger = logging.getLogger("prefixgate.workers")
 
+SETTLE_SECONDS = 2.0
+"""How long backends may take to answer their first probes before clients are let in anyway."""
+
 
 def work(orders: Orders, load: Callable[[], Settings], path: Path | None) -> int:
     """Run until the supervisor says stop, or ends.
@@ -92,8 +95,16 @@ class WorkerListener(Listener):
         supervisor.add_done_callback(self._abandoned)
         self._gateway.siblings = Siblings(channel)
         await super().startup(sockets)
-        if self.servers:
-            await channel.ask(Ask.SERVING)
+        await channel.ask(Ask.SERVING)
+
+    async def settle(self) -> None:
+        """Clients cannot see that this one of the workers is not ready, and others can serve them
+        until it is: until it has asked its backends once."""
+        fleet = self._gateway.fleet
+        discovery = self._gateway.settings.discovery
+        await self._until(
+            lambda: fleet.knows_models() or not (any(fleet) or discovery.sources), SETTLE_SECONDS
+        )
 
     def accept_no_more(self) -> None:
         super().accept_no_more()

@@ -58,7 +58,7 @@ def streams(workers: Workers, backend: FakeBackend) -> Iterator[list[RawClient]]
         for client in clients:
             client.request(CHAT.path, CHAT.stream())
         for client in clients:
-            client.events(1)
+            assert client.events(1).status == 200
         yield clients
     workers.wait_for("idle", lambda: workers.scrape().total("prefixgate_in_flight") == 0)
 
@@ -116,6 +116,18 @@ def test_c04_ids_are_distinct(workers: Workers, backend: FakeBackend) -> None:
     ]
     assert len(set(sent)) == len(sent) == 200
     assert len(crowd.by_worker) == COUNT
+
+
+def test_every_worker_knows_what_another_has_sent(workers: Workers, backend: FakeBackend) -> None:
+    Crowd(workers.gw.port).ask(1)
+    [via] = [value for name, value in backend.requests[0].headers if name == b"via"]
+    statuses = set()
+    for _ in range(20):
+        with RawClient(workers.gw.port) as client:
+            headers = [("via", via.decode())]
+            client.request(CHAT.path, CHAT.body(["hello"]), headers=headers)
+            statuses.add(client.answer().status)
+    assert statuses == {508}
 
 
 def test_a_killed_worker_costs_its_own_answers_only(
@@ -216,9 +228,27 @@ def test_a_frozen_worker_counts_as_it_last_was(workers: Workers, backend: FakeBa
     workers.wait_for("it is heard again", lambda: workers.states() == {"serving": COUNT})
 
 
-def test_a_worker_that_dies_young_is_started_more_slowly(workers: Workers) -> None:
-    for _ in range(2):
-        workers.kill(4)
-        workers.wait_for("one less", lambda: workers.states().get("serving") == COUNT - 1)
-        workers.wait_for("it is back", lambda: workers.states() == {"serving": COUNT})
-    assert "worker 4 ended by signal 9; it is started in 0.5 s" in workers.gw.log
+def test_others_stand_in_for_one_that_cannot_come_back(
+    workers: Workers, backend: FakeBackend
+) -> None:
+    config = workers.gw.config_path
+    right = config.read_text()
+    config.write_text("server: {port: many}")
+    workers.kill(4)
+    try:
+        workers.wait_for(
+            "it tried and failed",
+            lambda: "worker 4 ended with 2; it is started in 0.5 s" in workers.gw.log,
+        )
+        assert workers.states() == {"serving": COUNT - 1, "starting": 1}
+        crowd = Crowd(workers.gw.port)
+        crowd.ask(100)
+        assert len(crowd.ids) == 100
+        assert crowd.broken == 0
+        assert len(crowd.by_worker) == COUNT - 1
+    finally:
+        config.write_text(right)
+    workers.wait_for("it is back", lambda: workers.states() == {"serving": COUNT})
+    crowd = Crowd(workers.gw.port)
+    crowd.ask(100)
+    assert len(crowd.by_worker) == COUNT

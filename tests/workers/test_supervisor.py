@@ -90,7 +90,7 @@ def test_a_stop_lets_streams_end_and_leaves_nothing(
 ) -> None:
     workers = Workers(2, settings, tmp_path)
     pids = list(workers.pids.values())
-    backend.behave(itl=0.05, n_tokens=30)
+    backend.behave(itl=0.05, n_tokens=15)
     clients = [RawClient(workers.gw.port) for _ in range(6)]
     for client in clients:
         client.request(CHAT.path, CHAT.stream())
