@@ -60,16 +60,23 @@ class Child:
 
         Returns:
             Done when it has ended.
+
+        Raises:
+            OSError: the machine has no room for it.
         """
         ours, theirs = socket.socketpair()
         places = [[sock.fileno() for sock in place] for place in sockets]
         listening = [sock.fileno() for sock in admin]
         orders = Orders(self.number, instance, theirs.fileno(), places, listening)
         with theirs:
-            self._process = _spawned(
-                [*words, "--as-worker", msgspec.json.encode(orders).decode()],
-                (theirs.fileno(), *chain(*places), *listening),
-            )
+            try:
+                self._process = _spawned(
+                    [*words, "--as-worker", msgspec.json.encode(orders).decode()],
+                    (theirs.fileno(), *chain(*places), *listening),
+                )
+            except OSError:
+                ours.close()
+                raise
         self._channel = Channel(answer)
         return await self._channel.open(ours)
 

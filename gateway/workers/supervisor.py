@@ -183,7 +183,13 @@ class Supervisor:
         async def answer(what: str, body: bytes) -> bytes:
             return await self._answer(worker, what, body)
 
-        ended = await worker.start(self._words, self._instance, self._sockets, self._admin, answer)
+        try:
+            ended = await worker.start(
+                self._words, self._instance, self._sockets, self._admin, answer
+            )
+        except OSError as error:
+            logger.error("worker %d cannot be started: %s", worker.number, error)
+            return 1
         for number in self._signals:  # that came while it was being started
             self._tell(worker, Ask.STOP, b"%d" % number)
         await ended
