@@ -34,7 +34,8 @@ GATHER_SECONDS = 2.0
 """How long a worker may take to say how it is before its last word on it counts."""
 RELOAD_SECONDS = 50.0
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
-"""Before a worker is started anew that had not run for `MAX_PAUSE`; doubled from time to time."""
+"""Seconds before a worker is started anew: the first that follows a quick end, and the most. They
+double until one has run for longer than the most."""
 
 
 def supervise(
