@@ -30,6 +30,7 @@ from gateway.config.failures import (
 )
 from gateway.config.reading import changed, convert, load, parse
 from gateway.config.redis import Redis
+from gateway.config.replication import Replication
 from gateway.config.scheduling import (
     ClassLimits,
     Index,
@@ -76,6 +77,7 @@ __all__ = [
     "PrefillLimits",
     "PriorityShares",
     "Redis",
+    "Replication",
     "Retries",
     "Scheduling",
     "Secret",

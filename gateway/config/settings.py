@@ -12,6 +12,7 @@ from gateway.config.base import Count, ModelName, Seconds, Section
 from gateway.config.discovery import Discovery
 from gateway.config.failures import Backpressure, BreakerConfig, Health, Retries, Timeouts
 from gateway.config.redis import Redis
+from gateway.config.replication import Replication
 from gateway.config.scheduling import Index, PolicyConfig, Scheduling
 from gateway.config.server import Server
 from gateway.config.tls import BackendTls
@@ -56,5 +57,6 @@ class Settings(Section, frozen=True):
     auth: Auth = Auth()
     stored: Stored = Stored()
     redis: Redis = Redis()
+    replication: Replication = Replication()
     admin: Admin = Admin()
     log: Log = Log()

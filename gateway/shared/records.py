@@ -8,6 +8,7 @@ different versions can run side by side.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -33,6 +34,8 @@ class Kind(IntEnum):
     """What a replica has under way at the backends."""
     STATE = 32
     """The stored admin state has a new version."""
+    ALIVE = 48
+    """A replica is there, or leaves."""
 
 
 class BadRecord(ValueError):
@@ -64,6 +67,42 @@ class Subscriber(Protocol):
 
     def gone(self, origin: Origin) -> None:
         """A replica has ended or is silent for longer than its lease."""
+
+
+class Heartbeat(Protocol):
+    """A part that says all of its state with every sign of life of its replica, so that what was
+    lost or came twice is put right by what follows."""
+
+    def state(self) -> Iterable[tuple[Kind, bytes]]: ...
+
+
+class Loader(Protocol):
+    """Takes in one snapshot, on top of what is known already. Each step takes a few milliseconds
+    at most."""
+
+    def feed(self, chunk: bytes) -> None:
+        """The next chunk, in order.
+
+        Raises:
+            BadRecord: it cannot be read. No more chunks follow.
+        """
+
+    def finish(self) -> None:
+        """There are no more chunks.
+
+        Raises:
+            BadRecord: there should have been.
+        """
+
+
+class Snapshotter(Protocol):
+    """The part whose state replicas start from."""
+
+    def dump(self) -> Iterator[bytes]:
+        """All of its state in chunks of some 64 KiB. Each step takes a few milliseconds at most,
+        and the state may change between them: what it becomes is told in records."""
+
+    def loader(self) -> Loader: ...
 
 
 class Away(Exception):
