@@ -72,13 +72,14 @@ class Outbox:
         return self.published - self.left
 
     @property
-    def bytes(self) -> int:
-        """Memory that they take."""
+    def size(self) -> int:
+        """Bytes of memory that they take."""
         return self._bytes + len(self._batch)
 
     def publish(self, kind: Kind, record: bytes) -> None:
         self._records.append((kind, record))
         self.published += 1
+        self._stats.published[kind] += 1
         self._bytes += len(record) + RECORD_MEMORY
         if self._bytes > self._max_bytes:
             self._shed()

@@ -77,8 +77,8 @@ class Heartbeat(Protocol):
 
 
 class Loader(Protocol):
-    """Takes in one snapshot, on top of what is known already. Each step takes a few milliseconds
-    at most."""
+    """Takes in one snapshot, on top of what is known already: what was made void here since then
+    stays void. Each step takes a few milliseconds at most."""
 
     def feed(self, chunk: bytes) -> None:
         """The next chunk, in order.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.shared.records import Kind
+
 
 class Skip(StrEnum):
     """Why something that others sent was not taken in. A metric label, so the set is closed."""
@@ -35,11 +37,12 @@ class FeedStats:
     """Counters since the start, unless it says otherwise.
 
     Attributes:
+        published: own records that were put into the outbox, by kind.
         records_sent, batches_sent, bytes_sent: appended to the stream for certain.
         append_failures: attempts to append that failed, or whose outcome is not known.
         dropped: own records that had to go because the outbox was full.
         batches_received: others' batches that were not duplicates.
-        records_applied: others' records that a part took in.
+        applied: others' records that a part took in, by kind.
         duplicates: batches seen before.
         gaps: times that batches of another replica were missing.
         own_gaps: times that own batches were missing from the stream.
@@ -61,13 +64,14 @@ class FeedStats:
         warmth: now.
     """
 
+    published: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     records_sent: int = 0
     batches_sent: int = 0
     bytes_sent: int = 0
     append_failures: int = 0
     dropped: int = 0
     batches_received: int = 0
-    records_applied: int = 0
+    applied: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     duplicates: int = 0
     gaps: int = 0
     own_gaps: int = 0

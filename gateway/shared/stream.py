@@ -72,10 +72,10 @@ class Look(NamedTuple):
 class Waiting(Protocol):
     """A connection of its own for commands that wait in Redis, one at a time."""
 
-    async def block(self, *words: bytes | str | int | float, timeout: float) -> Any:
-        """As `Commands.call`; the timeout is in seconds and longer than Redis is asked to wait."""
+    async def block(self, *words: bytes | str | int | float, wait: float) -> Any:
+        """As `Commands.call`; the command asks Redis to wait for so many seconds at most."""
 
-    async def renew(self) -> None:
+    def close(self) -> None:
         """Leave the connection; the next command makes another."""
 
 
@@ -96,13 +96,11 @@ class Stream:
         words = ("XADD", self._key, "MAXLEN", "~", self._max_entries, "*", "b", batch)
         await self._commands.call(*words, timeout=PATIENCE)
 
-    async def read(
-        self, after: Position, count: int, wait: float
-    ) -> list[tuple[Position, bytes]]:
+    async def read(self, after: Position, count: int, wait: float) -> list[tuple[Position, bytes]]:
         """At most so many entries; none when so many seconds have passed without any."""
-        words = ("XREAD", "COUNT", count, "BLOCK", max(1, int(wait * 1000)))
-        words += ("STREAMS", self._key, str(after))  # type: ignore[assignment]
-        reply = await self._waiting.block(*words, timeout=wait + PATIENCE)
+        block = max(1, int(wait * 1000))
+        words = ("XREAD", "COUNT", count, "BLOCK", block, "STREAMS", self._key, str(after))
+        reply = await self._waiting.block(*words, wait=wait)
         if not reply:
             return []
         return [
@@ -122,6 +120,6 @@ class Stream:
         words = ("XTRIM", self._key, "MINID", "~", str(before))
         await self._commands.call(*words, timeout=PATIENCE)
 
-    async def renew(self) -> None:
+    def reconnect(self) -> None:
         """Read over a new connection from now on."""
-        await self._waiting.renew()
+        self._waiting.close()
