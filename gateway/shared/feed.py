@@ -68,6 +68,7 @@ class Feed:
         version: str = VERSION,
     ) -> None:
         self.origin = secrets.token_bytes(ORIGIN_BYTES)
+        self._commands = commands
         self._settings = settings
         self._version = version
         self._stats = stats = FeedStats()
@@ -155,8 +156,9 @@ class Feed:
         if self._tasks and not self._stopped:
             self._outbox.publish(Kind.ALIVE, alive(self._version, leaves=True))
             self._stopped = True
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._outbox.drain(), PARTING)
+            if self._commands.up:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._outbox.drain(), PARTING)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
