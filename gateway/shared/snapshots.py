@@ -9,6 +9,7 @@ that the lease was never lost. A writer that dies leaves a hash that expires soo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -252,7 +253,9 @@ class Snapshots:
             self._stats.snapshot_failures += 1
             raise
         finally:
-            await self._commands.run(_GIVE_BACK, [self._lease_key], [token], timeout=PATIENCE)
+            # It expires by itself; and what ended the writing must not be hidden by this.
+            with contextlib.suppress(Away, Refused):
+                await self._commands.run(_GIVE_BACK, [self._lease_key], [token], timeout=PATIENCE)
         self._stats.snapshots_written += 1
         self._stats.snapshot_seconds = time.perf_counter() - started
         if before is not None:

@@ -416,7 +416,7 @@ def test_a_snapshot_that_cannot_be_read_is_counted_and_left_alone(
                 age = b.feed.stats
                 assert age.snapshot_failures == 1
                 assert age.snapshots_loaded == 0
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(0.7)
                 assert await tool.link.call("GET", key) == text
 
     asyncio.run(main())
