@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite, tanh
 from typing import NamedTuple
@@ -11,11 +11,21 @@ from typing import NamedTuple
 from gateway.prefix.blocks import KEY_BYTES_PER_TOKEN, BlockScale
 from gateway.prefix.capacity import MAX_RATIO, ZEROS_BEFORE_RESET, revised_limit
 from gateway.prefix.holder import Booking, Holder, Touch
+from gateway.prefix.journal import Journal
+from gateway.prefix.recency import Recency
 from gateway.prefix.tree import Node, Tree
 from gateway.types import HASH_BYTES, NO_MATCH, Chain, Match
 
 RECLAIM_PER_BOOKING = 16
 """Dead records cleared per booking: more than a booking adds, so the dead always lose ground."""
+
+TIME_BITS = 16
+"""Low bits of a time that are the replica's own: no two replicas ever count the same time."""
+
+_STAMP = (1 << TIME_BITS) - 1
+
+MAX_REMEMBERED = 4096
+"""Epochs remembered of backends that are not in the index."""
 
 _CONFIDENT_BLOCKS = 4
 """Blocks from which on a report of nothing cached cannot be a matter of rounding."""
@@ -64,18 +74,22 @@ class PrefixIndex:
         max_blocks: bound of the whole index in blocks held, summed over the backends. Above it
             the least recently used blocks of any backend go.
 
+    Attributes:
+        journal: is told what other replicas should know; None where there are none.
+
     Raises:
         ValueError: `max_blocks` below 1.
     """
 
     def __init__(self, scale: BlockScale, max_blocks: int) -> None:
+        self.journal: Journal | None = None
         self._scale = scale
         self._tree = Tree()
         self._backends: dict[str, Holder] = {}
         self._dead: deque[Holder] = deque()
-        # Every holder's touches once more, in one order: who is least recent overall is then
-        # known without asking each backend.
-        self._touches: OrderedDict[Touch, None] = OrderedDict()
+        self._recency = Recency()
+        self._time = 0
+        self._epochs: dict[str, int] = {}
         self._blocks = 0
         self._evicted = 0
         self._bookings = 0
@@ -102,7 +116,8 @@ class PrefixIndex:
         if id in self._backends:
             raise ValueError(f"backend {id!r} is in the index already")
         limit = _key_bytes(capacity_tokens)
-        self._backends[id] = Holder(id, limit, self._longest(limit))
+        epoch = self._epochs.pop(id, 0)
+        self._backends[id] = Holder(id, limit, self._longest(limit), epoch)
 
     def set_capacity(self, id: str, tokens: float) -> None:
         """State a backend's capacity; what no longer fits is evicted.
@@ -149,6 +164,8 @@ class PrefixIndex:
         limit = min(max(limit, holder.stated // MAX_RATIO), holder.stated * MAX_RATIO)
         if limit != holder.limit:
             self._resize(holder, limit)
+            if self.journal is not None:
+                self.journal.revised(holder)
         return False
 
     def remove_backend(self, id: str) -> None:
@@ -157,7 +174,9 @@ class PrefixIndex:
         Raises:
             KeyError: there is no such backend.
         """
-        self._bury(self._backends.pop(id))
+        holder = self._backends.pop(id)
+        self._remember(id, holder.epoch)
+        self._bury(holder)
 
     def reset_backend(self, id: str) -> None:
         """Begin a new epoch: the engine has restarted or flushed, its cache is empty.
@@ -168,9 +187,9 @@ class PrefixIndex:
         Raises:
             KeyError: there is no such backend.
         """
-        old = self._backends[id]
-        self._backends[id] = old.successor()
-        self._bury(old)
+        self.begin_epoch(id, self._backends[id].epoch + 1)
+        if self.journal is not None:
+            self.journal.reset(self._backends[id])
 
     def match(self, chain: Chain) -> Match:
         """What each backend is believed to hold of `chain`."""
@@ -203,7 +222,8 @@ class PrefixIndex:
         holder = self._backends[id]
         if self._dead:
             self.reclaim(RECLAIM_PER_BOOKING)
-        booking = Booking(holder, chain[: holder.longest * HASH_BYTES])
+        self._time = time = self._time + (1 << TIME_BITS)
+        booking = Booking(holder, chain[: holder.longest * HASH_BYTES], time)
         self._bookings += 1
         if booking.chain:
             self._insert(booking)
@@ -219,6 +239,8 @@ class PrefixIndex:
         What was evicted meanwhile stays evicted. Nothing happens when the booking was resolved
         before, or the backend was reset or removed since.
         """
+        if self.journal is not None and booking.open and booking.holder.live:
+            self._tell(self.journal, booking)
         if not self._resolve(booking):
             return
         holder, tree, span = booking.holder, self._tree, self._scale.span
@@ -257,14 +279,15 @@ class PrefixIndex:
         what is over a bound that was lowered."""
         while self._dead and records > 0:
             holder = self._dead[0]
-            self._release(holder, holder.oldest().leaf, 0)
+            assert holder.oldest is not None, "the dead that hold nothing are not kept"
+            self._release(holder, holder.oldest.leaf, 0)
             records -= 1
-            if not holder.touches:
+            if holder.oldest is None:
                 self._dead.popleft()
         while records > 0 and self._max_blocks > self._bound:
             excess = max(self._blocks - self._bound, 0)
             if excess:
-                leaf = next(iter(self._touches)).leaf
+                leaf = self._recency.oldest().leaf
                 excess -= min(excess, leaf.end - leaf.start)
             self._max_blocks = self._bound + excess
             self._evict_oldest()
@@ -273,12 +296,102 @@ class PrefixIndex:
     def flush(self) -> None:
         """Begin a new epoch for every backend and drop the tree."""
         self._tree = Tree()
-        self._touches.clear()
+        self._recency = Recency()
         self._dead.clear()
         self._blocks = 0
         for id, old in self._backends.items():
             old.live = False
             self._backends[id] = old.successor()
+        if self.journal is not None:
+            self.journal.flushed()
+
+    # what other replicas have learnt
+
+    @property
+    def tree(self) -> Tree:
+        """To be read only."""
+        return self._tree
+
+    def holders(self) -> Iterable[Holder]:
+        """One per backend. To be read only."""
+        return self._backends.values()
+
+    def holder(self, id: str) -> Holder | None:
+        """A backend's present incarnation. To be read only."""
+        return self._backends.get(id)
+
+    def set_stamp(self, stamp: int) -> None:
+        """Count times that no other replica counts.
+
+        Args:
+            stamp: of this replica; `TIME_BITS` bits.
+        """
+        self._time = self._time >> TIME_BITS << TIME_BITS | stamp
+
+    def hold(self, holder: Holder, chain: Chain, time: int) -> None:
+        """A backend has used, and holds, `chain`: another replica had it booked and confirmed.
+
+        The same as to book and confirm it here, except that what was used later than at `time`
+        stays as recent as it is. Told twice, it changes nothing the second time.
+        """
+        self._time = max(self._time, time >> TIME_BITS << TIME_BITS | self._time & _STAMP)
+        if self._dead:
+            self.reclaim(RECLAIM_PER_BOOKING)
+        chain = chain[: holder.longest * HASH_BYTES]
+        if not chain:
+            return
+        tree, span = self._tree, self._scale.span
+        path = tree.lay(chain)
+        total = held = path[-1].end
+        touch = Touch(holder, path[-1], time)
+        accepted = 0
+        used = False
+        for node in path:
+            last = node.holders.get(holder)
+            if last is None:
+                held = min(held, node.start)
+                accepted += span(node.end) - span(node.start)
+            elif node.pending and holder in node.pending:
+                _settle(node, holder)
+                accepted += span(node.end) - span(node.start)
+            # Records grow older with depth: those that are newer are at the head.
+            if last is None or last.time < time:
+                node.holders[holder] = touch
+                used = True
+                if last is not None and last.leaf is node:
+                    holder.retire(last)
+        if used:
+            if holder.evicted and held < total:
+                holder.evicted.pop(chain[held * HASH_BYTES : (held + 1) * HASH_BYTES], None)
+            self._added(touch, held, total)
+        for node in reversed(path):
+            tree.merge(node)
+        holder.accept(accepted)
+        if holder.span > holder.limit:
+            self._evict(holder)
+        if self._blocks > self._max_blocks:
+            self._evict_oldest()
+
+    def begin_epoch(self, id: str, epoch: int) -> None:
+        """Have a backend's cache empty from `epoch` on, unless it is as far already. A backend
+        that is not there begins with it when it comes."""
+        old = self._backends.get(id)
+        if old is None:
+            self._remember(id, epoch)
+        elif old.epoch < epoch:
+            new = self._backends[id] = old.successor()
+            new.epoch = epoch
+            self._bury(old)
+
+    def revise(self, holder: Holder, limit: int) -> None:
+        """Believe what another replica has learnt of a backend's capacity.
+
+        Args:
+            limit: key bytes.
+        """
+        limit = min(max(limit, holder.stated // MAX_RATIO), holder.stated * MAX_RATIO)
+        if limit != holder.limit:
+            self._resize(holder, limit)
 
     def stats(self) -> IndexStats:
         """The index in numbers, at this moment."""
@@ -304,12 +417,37 @@ class PrefixIndex:
         holder.resize(limit, self._longest(limit))
         self._evict(holder)
 
+    def _tell(self, journal: Journal, booking: Booking) -> None:
+        """Report a booking that is being confirmed, as far as its backend still holds it."""
+        holder = booking.holder
+        path, shared = self._tree.walk(booking.chain)
+        held = known = 0
+        for node in path:
+            pending = node.pending
+            if holder not in node.holders or (
+                pending and holder in pending and booking not in pending[holder]
+            ):
+                break
+            held = min(node.end, shared)
+            if known == node.start and any(
+                each.live and not (pending and each in pending) for each in node.holders
+            ):
+                known = held
+        if held:
+            journal.used(holder, booking.chain[: held * HASH_BYTES], booking.time, path, known)
+
+    def _remember(self, id: str, epoch: int) -> None:
+        epochs = self._epochs
+        epochs[id] = max(epoch, epochs.pop(id, 0))
+        if len(epochs) > MAX_REMEMBERED:
+            del epochs[next(iter(epochs))]
+
     def _longest(self, limit: int) -> int:
         return min(self._scale.blocks(limit), self._max_blocks)
 
     def _bury(self, holder: Holder) -> None:
         holder.live = False
-        if holder.touches:
+        if holder.oldest is not None:
             self._dead.append(holder)
 
     def _expected(self, holder: Holder, path: list[Node], depth: int) -> float:
@@ -334,14 +472,9 @@ class PrefixIndex:
 
     def _insert(self, booking: Booking) -> None:
         holder, chain, tree = booking.holder, booking.chain, self._tree
-        known, shared = tree.walk(chain)
-        path = known.copy()
-        if path and shared < path[-1].end:
-            path[-1] = tree.split(path[-1], shared - path[-1].start)
-        if shared * HASH_BYTES < len(chain):
-            path.append(tree.grow(path[-1] if path else tree.root, chain[shared * HASH_BYTES :]))
+        path = tree.lay(chain)
         total = held = path[-1].end
-        touch = Touch(holder, path[-1])
+        touch = Touch(holder, path[-1], booking.time)
         known_parts, accepted = booking.known, holder.accepted
         for node in path:
             last = node.holders.get(holder)
@@ -354,7 +487,7 @@ class PrefixIndex:
                 booking.tentative = True
             else:
                 if last.leaf is node:
-                    self._retire(last)
+                    holder.retire(last)
                 if node.pending and holder in node.pending:
                     node.pending[holder].add(booking)
                     booking.tentative = True
@@ -365,12 +498,19 @@ class PrefixIndex:
             before = holder.evicted.pop(first, None)
             if before is not None:
                 booking.outlived = (held, accepted - before)
-        holder.touches[touch] = self._touches[touch] = None
+        self._added(touch, held, total)
+        for node in reversed(path):
+            tree.merge(node)
+
+    def _added(self, touch: Touch, held: int, total: int) -> None:
+        """A touch is in the tree, and its holder holds the blocks from `held` to `total` more."""
+        holder = touch.holder
+        holder.link(touch)
+        if touch.older is None:
+            self._recency.note(holder)
         holder.blocks += total - held
         holder.span += self._scale.span(total) - self._scale.span(held)
         self._blocks += total - held
-        for node in reversed(path):
-            tree.merge(node)
 
     def _resolve(self, booking: Booking) -> bool:
         """Close the booking; whether there is something left to settle in the tree."""
@@ -384,7 +524,8 @@ class PrefixIndex:
         """Evict until the holder is within its capacity."""
         scale = self._scale
         while (excess := holder.span - holder.limit) > 0:
-            touch = holder.oldest()
+            touch = holder.oldest
+            assert touch is not None, "what holds nothing is within its capacity"
             leaf = touch.leaf
             keep = max(scale.blocks(max(scale.span(leaf.end) - excess, 0)), leaf.start)
             at = (keep - leaf.start) * HASH_BYTES
@@ -397,7 +538,7 @@ class PrefixIndex:
         while self._dead and self._blocks > self._max_blocks:
             self.reclaim(1)
         while (excess := self._blocks - self._max_blocks) > 0:
-            touch = next(iter(self._touches))
+            touch = self._recency.oldest()
             leaf = touch.leaf
             keep = max(leaf.end - excess, leaf.start)
             self._evicted += leaf.end - keep
@@ -423,15 +564,11 @@ class PrefixIndex:
         if parent.holders.get(holder) is touch:
             touch.leaf = parent
         else:
-            self._retire(touch)
+            holder.retire(touch)
         if node.holders:
             tree.merge(node)
         else:
             tree.remove(node)
-
-    def _retire(self, touch: Touch) -> None:
-        del touch.holder.touches[touch]
-        del self._touches[touch]
 
 
 def _beyond_doubt(booking: Booking) -> bool:

@@ -86,6 +86,17 @@ class Tree:
         self._walked = (chain, path, shared)
         return path, shared
 
+    def lay(self, chain: Chain) -> list[Node]:
+        """The nodes that `chain` ends with and no other goes beyond, split and grown for it. It
+        must not be empty; the caller sees to the holders of what is new, and to merging."""
+        known, shared = self.walk(chain)
+        path = known.copy()
+        if path and shared < path[-1].end:
+            path[-1] = self.split(path[-1], shared - path[-1].start)
+        if shared * HASH_BYTES < len(chain):
+            path.append(self.grow(path[-1] if path else self.root, chain[shared * HASH_BYTES :]))
+        return path
+
     def grow(self, parent: Node, edge: bytes) -> Node:
         """A new leaf below `parent`, without holders. No child of `parent` may start like it."""
         self._walked = None

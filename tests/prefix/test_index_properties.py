@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -282,11 +283,16 @@ class Histories(RuleBasedStateMachine):
             for touch in node.holders.values():
                 if touch not in deepest or deepest[touch].start < node.start:
                     deepest[touch] = node
-        assert set(self.index._touches) == set(deepest)
+        holders = {*self.index._backends.values(), *self.index._dead}
+        assert {touch for holder in holders for touch in holder.touches()} == set(deepest)
         assert all(touch.leaf is node for touch, node in deepest.items())
-        for holder in {*self.index._backends.values(), *self.index._dead}:
-            ordered = [touch for touch in self.index._touches if touch.holder is holder]
-            assert list(holder.touches) == ordered
+        for holder in holders:
+            touches = list(holder.touches())
+            assert all(one.time > other.time for one, other in pairwise(touches))
+            assert all(one.accepted >= other.accepted for one, other in pairwise(touches))
+            assert all(one.older is other for one, other in pairwise(touches))
+            assert all(other.newer is one for one, other in pairwise(touches))
+            assert holder.oldest is (touches[-1] if touches else None)
 
     def teardown(self) -> None:
         """With its backends gone and reclaimed, nothing is left."""
@@ -295,7 +301,6 @@ class Histories(RuleBasedStateMachine):
         self.index.reclaim(10_000)
         stats = self.index.stats()
         assert (stats.nodes, stats.blocks, stats.dead_blocks) == (0, 0, 0)
-        assert not self.index._touches
 
 
 def all_nodes(index: PrefixIndex) -> list[Node]:

@@ -14,7 +14,7 @@ def chain(text: str) -> bytes:
 
 
 def hold(holder: Holder, *path: Node) -> Touch:
-    touch = Touch(holder, path[-1])
+    touch = Touch(holder, path[-1], 1)
     for node in path:
         node.holders[holder] = touch
     return touch
@@ -91,7 +91,7 @@ def test_what_differs_is_not_merged(holder: Holder) -> None:
     assert tree.nodes == 2, "last used at different times"
 
     hold(holder, upper, leaf)
-    leaf.pending = {holder: {Booking(holder, chain("abcd"))}}
+    leaf.pending = {holder: {Booking(holder, chain("abcd"), 1)}}
     tree.merge(upper)
     assert tree.nodes == 2, "one of them is tentative"
 
@@ -106,7 +106,7 @@ def test_what_differs_is_not_merged(holder: Holder) -> None:
 def test_split_copies_the_bookings(holder: Holder) -> None:
     tree = Tree()
     leaf = tree.grow(tree.root, chain("abcd"))
-    booking = Booking(holder, chain("abcd"))
+    booking = Booking(holder, chain("abcd"), 1)
     leaf.pending = {holder: {booking}}
     upper = tree.split(leaf, 2)
     assert upper.pending is not None
