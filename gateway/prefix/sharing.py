@@ -1,0 +1,268 @@
+"""The index as one of several: what it learns others hear, and what they learn it takes in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from gateway.prefix.entries import Capacity, Cleared, Reset, Used, Wanted, hints_of
+from gateway.prefix.finding import find
+from gateway.prefix.generations import Generations
+from gateway.prefix.holder import Holder
+from gateway.prefix.index import TIME_BITS, PrefixIndex
+from gateway.prefix.tree import Node
+from gateway.shared.records import BadRecord, Kind, Origin, Publisher
+from gateway.types import HASH_BYTES, Chain, Clock
+
+SAME_RESTART = 15.0
+"""Seconds for which a restart that is seen here is the one that another replica has told of. Three
+times the interval of probes; no engine is up, down and up again within it."""
+
+MAX_SENT = 4096
+MAX_SENT_BLOCKS = 1_000_000
+"""Uses that can be told again in full, and the blocks of all of them."""
+
+WANTED_PER_SECOND = 200
+
+CAPACITY_CHANGE = 1.02
+CAPACITY_INTERVAL = 1.0
+"""A capacity is told when it has changed by this factor, and no sooner than seconds after the last
+time."""
+
+
+class SharedIndex:
+    """Keeps an index in step with those of other replicas. Takes part as a `Subscriber`.
+
+    Evictions are not told: each replica evicts the least recent of the same uses, in the order of
+    times that they all share.
+
+    Args:
+        index: of this replica; from now on this is its journal.
+        generations: of this replica, likewise.
+        publisher: to the other replicas.
+        clock: seconds, monotonic.
+        origin: names this replica.
+
+    Attributes:
+        learnt: uses told to others.
+        applied: others' uses taken in.
+        gaps: others' uses that build on what is not known here.
+        asked: of those, asked for in full.
+        answered: uses told again in full.
+        stale: others' uses dropped for their epoch, which is over.
+        unknown: others' records dropped because the backend is not known here.
+    """
+
+    kinds = frozenset({Kind.USED, Kind.RESET, Kind.CLEARED, Kind.CAPACITY, Kind.WANTED})
+
+    def __init__(
+        self,
+        index: PrefixIndex,
+        generations: Generations,
+        publisher: Publisher,
+        clock: Clock,
+        origin: Origin,
+    ) -> None:
+        self.learnt = 0
+        self.applied = 0
+        self.gaps = 0
+        self.asked = 0
+        self.answered = 0
+        self.stale = 0
+        self.unknown = 0
+        self._index = index
+        self._generations = generations
+        self._publisher = publisher
+        self._clock = clock
+        self._origin = origin
+        self._sent: OrderedDict[int, Used] = OrderedDict()
+        self._sent_blocks = 0
+        self._told_restarts: dict[str, float] = {}
+        self._told_generations: dict[str, float] = {}
+        self._capacities: dict[str, tuple[float, int]] = {}
+        self._allowance = float(WANTED_PER_SECOND)
+        self._allowed_at = clock()
+        index.set_stamp(_stamp(origin))
+        index.journal = self
+        generations.raised = self._raised
+
+    # what happens here
+
+    def restarted(self, id: str) -> bool:
+        """This replica has seen an engine restart: reset its backend, unless that has happened
+        because another replica told of the same restart. Says whether it was reset.
+
+        Raises:
+            KeyError: there is no such backend.
+        """
+        if self._is_news(self._told_restarts, id):
+            holder = self._index.holder(id)
+            if holder is None:
+                raise KeyError(id)
+            self._index.begin_epoch(id, holder.epoch + 1)
+            self._publish(Kind.RESET, Reset(id, holder.epoch + 1, restart=True))
+            return True
+        return False
+
+    def unloaded(self, model: str) -> bool:
+        """This replica has seen a model go from a backend: begin a new generation of it, unless
+        that has happened because another replica told of the same. Says whether one began."""
+        if self._is_news(self._told_generations, model):
+            self._generations.raise_for(model)
+            return True
+        return False
+
+    def used(self, holder: Holder, chain: Chain, time: int, path: list[Node], known: int) -> None:
+        number = time >> TIME_BITS
+        full = Used(holder.id, holder.epoch, number, chain)
+        hints = hints_of(path, known)
+        at = known * HASH_BYTES
+        if at > HASH_BYTES + len(hints) * (HASH_BYTES + 1):
+            last = chain[at - HASH_BYTES : at]
+            short = Used(holder.id, holder.epoch, number, chain[at:], known, last, hints)
+            self._publish(Kind.USED, short)
+            self._keep(full)
+        else:
+            self._publish(Kind.USED, full)
+        self.learnt += 1
+
+    def reset(self, holder: Holder) -> None:
+        self._publish(Kind.RESET, Reset(holder.id, holder.epoch, restart=False))
+
+    def flushed(self) -> None:
+        epochs = {holder.id: holder.epoch for holder in self._index.holders()}
+        self._publish(Kind.CLEARED, Cleared(epochs=epochs))
+
+    def revised(self, holder: Holder) -> None:
+        now = self._clock()
+        at, limit = self._capacities.get(holder.id, (now - CAPACITY_INTERVAL, 0))
+        little = limit and 1 / CAPACITY_CHANGE < holder.limit / limit < CAPACITY_CHANGE
+        if now - at < CAPACITY_INTERVAL or little:
+            return
+        self._capacities[holder.id] = (now, holder.limit)
+        self._publish(Kind.CAPACITY, Capacity(holder.id, holder.limit))
+
+    # what others tell
+
+    def apply(self, kind: Kind, record: bytes, origin: Origin) -> None:
+        """Take in another replica's record.
+
+        Raises:
+            BadRecord: it cannot be read; nothing has changed.
+        """
+        match kind:
+            case Kind.USED:
+                self._apply_used(Used.decode(record), origin)
+            case Kind.RESET:
+                self._apply_reset(Reset.decode(record))
+            case Kind.CLEARED:
+                self._apply_cleared(Cleared.decode(record))
+            case Kind.CAPACITY:
+                self._apply_capacity(Capacity.decode(record))
+            case Kind.WANTED:
+                self._answer(Wanted.decode(record))
+            case _:
+                raise BadRecord(f"{kind!r} is not about prefixes")
+
+    def missed(self, origin: Origin) -> None:
+        """Nothing to do: a use that builds on what was lost is found out when it comes."""
+
+    def gone(self, origin: Origin) -> None:
+        """Nothing to do: what a replica has learnt is true without it."""
+
+    # how it is done
+
+    def _apply_used(self, used: Used, origin: Origin) -> None:
+        index = self._index
+        holder = index.holder(used.backend)
+        if holder is None:
+            index.begin_epoch(used.backend, used.epoch)
+            self.unknown += 1
+            return
+        if used.epoch != holder.epoch:
+            if used.epoch < holder.epoch:
+                self.stale += 1
+                return
+            index.begin_epoch(used.backend, used.epoch)
+            holder = index.holder(used.backend)
+            assert holder is not None, "it has begun another epoch"
+        chain = used.new
+        if used.known:
+            before = find(index.tree, used)
+            if before is None:
+                self.gaps += 1
+                self._ask(Wanted(origin, used.number))
+                return
+            chain = before + chain
+        index.hold(holder, chain, used.number << TIME_BITS | _stamp(origin))
+        self.applied += 1
+
+    def _apply_reset(self, reset: Reset) -> None:
+        holder = self._index.holder(reset.backend)
+        self._index.begin_epoch(reset.backend, reset.epoch)
+        if holder is None:
+            self.unknown += 1
+        elif reset.restart and holder.epoch < reset.epoch:
+            self._told(self._told_restarts, reset.backend)
+
+    def _apply_cleared(self, cleared: Cleared) -> None:
+        for id, epoch in cleared.epochs.items():
+            self._index.begin_epoch(id, epoch)
+        for model, number in cleared.generations.items():
+            if self._generations.raise_to(model, number):
+                self._told(self._told_generations, model)
+
+    def _apply_capacity(self, capacity: Capacity) -> None:
+        holder = self._index.holder(capacity.backend)
+        if holder is None:
+            self.unknown += 1
+        else:
+            self._index.revise(holder, capacity.limit)
+
+    def _answer(self, wanted: Wanted) -> None:
+        if wanted.origin != self._origin:
+            return
+        # All replicas hear the answer: one is enough.
+        used = self._sent.pop(wanted.number, None)
+        if used is not None:
+            self._sent_blocks -= len(used.new) // HASH_BYTES
+            self._publish(Kind.USED, used)
+            self.answered += 1
+
+    def _ask(self, wanted: Wanted) -> None:
+        now = self._clock()
+        earned = (now - self._allowed_at) * WANTED_PER_SECOND
+        self._allowance = min(self._allowance + earned, WANTED_PER_SECOND)
+        self._allowed_at = now
+        if self._allowance >= 1:
+            self._allowance -= 1
+            self._publish(Kind.WANTED, wanted)
+            self.asked += 1
+
+    def _keep(self, used: Used) -> None:
+        sent = self._sent
+        sent[used.number] = used
+        self._sent_blocks += len(used.new) // HASH_BYTES
+        while len(sent) > MAX_SENT or self._sent_blocks > MAX_SENT_BLOCKS:
+            _, oldest = sent.popitem(last=False)
+            self._sent_blocks -= len(oldest.new) // HASH_BYTES
+
+    def _raised(self, model: str, number: int) -> None:
+        self._publish(Kind.CLEARED, Cleared(generations={model: number}))
+
+    def _told(self, times: dict[str, float], name: str) -> None:
+        now = self._clock()
+        for old in [each for each, at in times.items() if now - at >= SAME_RESTART]:
+            del times[old]
+        times[name] = now
+
+    def _is_news(self, times: dict[str, float], name: str) -> bool:
+        """Whether no other replica has told of it lately. Told once, it is old once."""
+        told = times.pop(name, None)
+        return told is None or self._clock() - told >= SAME_RESTART
+
+    def _publish(self, kind: Kind, entry: Used | Reset | Cleared | Capacity | Wanted) -> None:
+        self._publisher.publish(kind, entry.encode())
+
+
+def _stamp(origin: Origin) -> int:
+    return int.from_bytes(origin[: TIME_BITS // 8], "little")
