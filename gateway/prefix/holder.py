@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 MAX_EVICTED = 4096
 """Evicted runs that are remembered per backend."""
 
-MAX_STEPS = 4096
-"""How far a use that is heard of late is moved back in the order; enough for seconds."""
-
 
 class Touch:
     """One use of a chain by one holder: the record that all nodes last used by it share.
@@ -133,27 +130,31 @@ class Holder:
             touch = touch.older
 
     def link(self, touch: Touch, newer: Touch | None = None) -> None:
-        """Put a touch where its time belongs.
+        """Put a touch where its time belongs; of equal ones, the last linked is the least recent,
+        because it is the one that lies deeper.
 
         Args:
-            newer: one that is known to be more recent, not retired, from where to look.
+            newer: one that is likely to be more recent, not retired, from where to look.
         """
+        if newer is not None and newer.time < touch.time:
+            newer = None
         older = self.newest if newer is None else newer.older
-        steps = MAX_STEPS
-        while older is not None and older.time > touch.time and steps:
+        while older is not None and older.time >= touch.time:
             newer, older = older, older.older
-            steps -= 1
         touch.newer, touch.older = newer, older
-        if newer is None:
-            self.newest = touch
-        else:
-            newer.older = touch
-            # A record is never fresher than one that is more recent.
-            touch.accepted = min(touch.accepted, newer.accepted)
+        # A record is never fresher than one that is more recent.
         if older is None:
             self.oldest = touch
         else:
             older.newer = touch
+            if touch.accepted < older.accepted:
+                touch.accepted = older.accepted
+        if newer is None:
+            self.newest = touch
+        else:
+            newer.older = touch
+            if touch.accepted > newer.accepted:
+                touch.accepted = newer.accepted
 
     def retire(self, touch: Touch) -> None:
         """Take a touch out that stands for nothing any more."""

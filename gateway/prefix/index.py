@@ -47,7 +47,8 @@ class IndexStats:
         nodes: nodes of the tree.
         blocks: distinct blocks in the tree.
         held_blocks: blocks held, summed over the backends.
-        dead_blocks: the same of backends removed or reset, where memory is not yet given back.
+        dead_blocks: the same of backends removed or reset, where memory is not yet given back, and
+            of those awaited.
             Together with `held_blocks` never above the index's bound.
         evicted_blocks: blocks evicted so far, for a backend's capacity or the index's bound.
         bookings: bookings neither confirmed nor withdrawn yet.
@@ -90,6 +91,7 @@ class PrefixIndex:
         self._recency = Recency()
         self._time = 0
         self._epochs: dict[str, int] = {}
+        self._awaited: dict[str, Holder] = {}
         self._blocks = 0
         self._evicted = 0
         self._bookings = 0
@@ -108,7 +110,7 @@ class PrefixIndex:
         self._max_blocks = max(max_blocks, self._blocks)
 
     def add_backend(self, id: str, capacity_tokens: float) -> None:
-        """Start to track a backend; its cache is taken to be empty.
+        """Start to track a backend; its cache is taken to be empty, unless it was awaited.
 
         Raises:
             ValueError: it is tracked already, or the capacity is not a positive number.
@@ -117,7 +119,14 @@ class PrefixIndex:
             raise ValueError(f"backend {id!r} is in the index already")
         limit = _key_bytes(capacity_tokens)
         epoch = self._epochs.pop(id, 0)
-        self._backends[id] = Holder(id, limit, self._longest(limit), epoch)
+        awaited = self._awaited.pop(id, None)
+        if awaited is None:
+            self._backends[id] = Holder(id, limit, self._longest(limit), epoch)
+        else:
+            self._backends[id] = awaited
+            awaited.live = True
+            awaited.stated = limit
+            self.revise(awaited, awaited.limit)
 
     def set_capacity(self, id: str, tokens: float) -> None:
         """State a backend's capacity; what no longer fits is evicted.
@@ -298,6 +307,7 @@ class PrefixIndex:
         self._tree = Tree()
         self._recency = Recency()
         self._dead.clear()
+        self._awaited.clear()
         self._blocks = 0
         for id, old in self._backends.items():
             old.live = False
@@ -317,8 +327,27 @@ class PrefixIndex:
         return self._backends.values()
 
     def holder(self, id: str) -> Holder | None:
-        """A backend's present incarnation. To be read only."""
-        return self._backends.get(id)
+        """A backend's present incarnation, also of one that is awaited. To be read only."""
+        return self._backends.get(id) or self._awaited.get(id)
+
+    def expect_backend(self, id: str, limit: int, epoch: int) -> Holder:
+        """Let others' uses be held for a backend that is likely to be added soon. Until then it
+        is never matched.
+
+        Args:
+            limit: capacity in key bytes.
+        """
+        epoch = max(epoch, self._epochs.pop(id, 0))
+        holder = self._awaited[id] = Holder(id, limit, self._longest(limit), epoch)
+        holder.live = False
+        return holder
+
+    def give_up(self) -> None:
+        """Forget the backends that were awaited and have not come. Constant time for each."""
+        for id, holder in self._awaited.items():
+            self._remember(id, holder.epoch)
+            self._bury(holder)
+        self._awaited.clear()
 
     def set_stamp(self, stamp: int) -> None:
         """Count times that no other replica counts.
@@ -328,22 +357,40 @@ class PrefixIndex:
         """
         self._time = self._time >> TIME_BITS << TIME_BITS | stamp
 
-    def hold(self, holder: Holder, chain: Chain, time: int) -> None:
+    def hold(
+        self,
+        holder: Holder,
+        chain: Chain,
+        time: int,
+        age: int | None = None,
+        newer: Touch | None = None,
+    ) -> Touch:
         """A backend has used, and holds, `chain`: another replica had it booked and confirmed.
 
         The same as to book and confirm it here, except that what was used later than at `time`
         stays as recent as it is. Told twice, it changes nothing the second time.
+
+        Args:
+            age: key bytes that the backend has cached since; None for a use that has its part in
+                that itself.
+            newer: a touch of the holder that is likely to be more recent, where to begin to look
+                for this one's place.
+
+        Returns:
+            The record of this use; retired when it stands for nothing.
         """
         self._time = max(self._time, time >> TIME_BITS << TIME_BITS | self._time & _STAMP)
         if self._dead:
             self.reclaim(RECLAIM_PER_BOOKING)
-        chain = chain[: holder.longest * HASH_BYTES]
-        if not chain:
-            return
         tree, span = self._tree, self._scale.span
-        path = tree.lay(chain)
+        chain = chain[: holder.longest * HASH_BYTES]
+        path = tree.lay(chain) if chain else [tree.root]
         total = held = path[-1].end
         touch = Touch(holder, path[-1], time)
+        touch.accepted -= age or 0
+        touch.retired = True
+        if not chain:
+            return touch
         accepted = 0
         used = False
         for node in path:
@@ -363,20 +410,26 @@ class PrefixIndex:
         if used:
             if holder.evicted and held < total:
                 holder.evicted.pop(chain[held * HASH_BYTES : (held + 1) * HASH_BYTES], None)
-            self._added(touch, held, total)
+            touch.retired = False
+            self._added(touch, held, total, newer)
         for node in reversed(path):
             tree.merge(node)
-        holder.accept(accepted)
+        if age is None:
+            holder.accept(accepted)
         if holder.span > holder.limit:
             self._evict(holder)
         if self._blocks > self._max_blocks:
             self._evict_oldest()
+        return touch
 
     def begin_epoch(self, id: str, epoch: int) -> None:
         """Have a backend's cache empty from `epoch` on, unless it is as far already. A backend
         that is not there begins with it when it comes."""
         old = self._backends.get(id)
         if old is None:
+            awaited = self._awaited.get(id)
+            if awaited is not None and awaited.epoch < epoch:
+                self._bury(self._awaited.pop(id))
             self._remember(id, epoch)
         elif old.epoch < epoch:
             new = self._backends[id] = old.successor()
@@ -502,10 +555,10 @@ class PrefixIndex:
         for node in reversed(path):
             tree.merge(node)
 
-    def _added(self, touch: Touch, held: int, total: int) -> None:
+    def _added(self, touch: Touch, held: int, total: int, newer: Touch | None = None) -> None:
         """A touch is in the tree, and its holder holds the blocks from `held` to `total` more."""
         holder = touch.holder
-        holder.link(touch)
+        holder.link(touch, newer)
         if touch.older is None:
             self._recency.note(holder)
         holder.blocks += total - held

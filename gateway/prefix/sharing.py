@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
 
+from gateway.prefix.dump import Load, dump
 from gateway.prefix.entries import Capacity, Cleared, Reset, Used, Wanted, hints_of
 from gateway.prefix.finding import find
 from gateway.prefix.generations import Generations
@@ -23,14 +27,29 @@ MAX_SENT_BLOCKS = 1_000_000
 
 WANTED_PER_SECOND = 200
 
+ANSWER_INTERVAL = 1.0
+"""Seconds before the same use is told in full once more."""
+
+AWAIT_SECONDS = 60.0
+"""For how long what a snapshot says of backends that are not here is kept: they may be discovered
+a little later."""
+
 CAPACITY_CHANGE = 1.02
 CAPACITY_INTERVAL = 1.0
 """A capacity is told when it has changed by this factor, and no sooner than seconds after the last
 time."""
 
 
+@dataclass(slots=True)
+class _Sent:
+    """A use that others were told of in part."""
+
+    used: Used
+    answered_at: float = -inf
+
+
 class SharedIndex:
-    """Keeps an index in step with those of other replicas. Takes part as a `Subscriber`.
+    """Keeps an index in step with those of other replicas: a `Subscriber` and a `Snapshotter`.
 
     Evictions are not told: each replica evicts the least recent of the same uses, in the order of
     times that they all share.
@@ -74,11 +93,12 @@ class SharedIndex:
         self._publisher = publisher
         self._clock = clock
         self._origin = origin
-        self._sent: OrderedDict[int, Used] = OrderedDict()
+        self._sent: OrderedDict[int, _Sent] = OrderedDict()
         self._sent_blocks = 0
         self._told_restarts: dict[str, float] = {}
         self._told_generations: dict[str, float] = {}
         self._capacities: dict[str, tuple[float, int]] = {}
+        self._await_until: float | None = None
         self._allowance = float(WANTED_PER_SECOND)
         self._allowed_at = clock()
         index.set_stamp(_stamp(origin))
@@ -169,10 +189,25 @@ class SharedIndex:
     def gone(self, origin: Origin) -> None:
         """Nothing to do: what a replica has learnt is true without it."""
 
+    # what replicas start from
+
+    def dump(self) -> Iterator[bytes]:
+        """All that is known for certain, chunk by chunk; each takes a few milliseconds at most."""
+        return dump(self._index, self._generations)
+
+    def loader(self) -> Load:
+        """Takes in what another replica's `dump` gave. Backends that are not here by
+        `AWAIT_SECONDS` from now are forgotten."""
+        self._await_until = self._clock() + AWAIT_SECONDS
+        return Load(self._index, self._generations)
+
     # how it is done
 
     def _apply_used(self, used: Used, origin: Origin) -> None:
         index = self._index
+        if self._await_until is not None and self._clock() >= self._await_until:
+            self._await_until = None
+            index.give_up()
         holder = index.holder(used.backend)
         if holder is None:
             index.begin_epoch(used.backend, used.epoch)
@@ -184,7 +219,8 @@ class SharedIndex:
                 return
             index.begin_epoch(used.backend, used.epoch)
             holder = index.holder(used.backend)
-            assert holder is not None, "it has begun another epoch"
+            if holder is None:  # it was only awaited
+                return
         chain = used.new
         if used.known:
             before = find(index.tree, used)
@@ -221,11 +257,12 @@ class SharedIndex:
     def _answer(self, wanted: Wanted) -> None:
         if wanted.origin != self._origin:
             return
-        # All replicas hear the answer: one is enough.
-        used = self._sent.pop(wanted.number, None)
-        if used is not None:
-            self._sent_blocks -= len(used.new) // HASH_BYTES
-            self._publish(Kind.USED, used)
+        sent = self._sent.get(wanted.number)
+        now = self._clock()
+        # All replicas hear the answer: one is enough for those that ask at about the same time.
+        if sent is not None and now - sent.answered_at >= ANSWER_INTERVAL:
+            sent.answered_at = now
+            self._publish(Kind.USED, sent.used)
             self.answered += 1
 
     def _ask(self, wanted: Wanted) -> None:
@@ -240,11 +277,11 @@ class SharedIndex:
 
     def _keep(self, used: Used) -> None:
         sent = self._sent
-        sent[used.number] = used
+        sent[used.number] = _Sent(used)
         self._sent_blocks += len(used.new) // HASH_BYTES
         while len(sent) > MAX_SENT or self._sent_blocks > MAX_SENT_BLOCKS:
             _, oldest = sent.popitem(last=False)
-            self._sent_blocks -= len(oldest.new) // HASH_BYTES
+            self._sent_blocks -= len(oldest.used.new) // HASH_BYTES
 
     def _raised(self, model: str, number: int) -> None:
         self._publish(Kind.CLEARED, Cleared(generations={model: number}))
