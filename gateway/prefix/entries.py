@@ -16,6 +16,9 @@ from gateway.types import HASH_BYTES, Chain
 
 MAX_HINTS = 64
 
+MAX_NUMBER = 1 << 46
+"""The number of a use is below this: enough for two years of a million a second."""
+
 
 @dataclass(slots=True, frozen=True)
 class Used:
@@ -82,6 +85,8 @@ class Used:
         reader.end()
         if not known and not new:
             raise BadRecord("a prefix without blocks")
+        if number >= MAX_NUMBER:
+            raise BadRecord(f"use number {number} is too large")
         return cls(backend, epoch, number, new, known, last, hints)
 
 

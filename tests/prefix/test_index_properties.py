@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -17,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.prefix.blocks import BlockScale
-from gateway.prefix.holder import Booking, Touch
-from gateway.prefix.index import PrefixIndex
-from gateway.prefix.tree import Node
+from gateway.prefix.holder import Booking
+from gateway.prefix.index import TIME_BITS, PrefixIndex
+from tests.prefix.soundness import all_nodes, assert_sound
 
 MAX_BLOCKS = 40
 Prompt = list[int]
@@ -148,6 +147,7 @@ class Histories(RuleBasedStateMachine):
         self.index = PrefixIndex(self.scale, MAX_BLOCKS)
         self.reference = Reference(self.scale.tokens)
         self.bookings: list[Booking] = []
+        self.told = 0
         self.add("a", 12.0)
         self.add("b", 30.0)
 
@@ -198,6 +198,16 @@ class Histories(RuleBasedStateMachine):
             self.book(id, prompt)
             self.index.confirm(self.bookings[-1])
             self.reference.resolve(len(self.bookings) - 1, confirmed=True)
+
+    @rule(id=ids, prompt=prompts)
+    def be_told(self, id: str, prompt: Prompt) -> None:
+        """Another replica has had it booked and confirmed, just now."""
+        holder = self.index.holder(id)
+        if holder is not None:
+            self.told += 1
+            self.index.hold(holder, self.chain(prompt), self.index._time + 1 + (1 << TIME_BITS))
+            self.reference.book(id, prompt, -self.told)
+            self.reference.resolve(-self.told, confirmed=True)
 
     # Resolved bookings stay in the list, so that some are resolved twice.
     @precondition(lambda self: self.bookings)
@@ -264,35 +274,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_tree_is_sound(self) -> None:
-        deepest: dict[Touch, Node] = {}
-        for node in all_nodes(self.index):
-            parent = node.parent
-            assert parent is not None
-            assert node.holders, "held by nobody"
-            assert node.start == parent.end
-            assert parent.children[node.edge[:8]] is node
-            if parent.parent is not None:
-                assert node.holders.keys() <= parent.holders.keys(), "not closed under prefixes"
-                same = node.holders == parent.holders and node.pending == parent.pending
-                assert not (len(parent.children) == 1 and same), "not merged"
-            assert node.pending is None or node.pending, "an empty dict instead of None"
-            for holder, on in (node.pending or {}).items():
-                assert holder in node.holders
-                assert on, "pending on nothing"
-                assert not holder.live or all(booking.open for booking in on)
-            for touch in node.holders.values():
-                if touch not in deepest or deepest[touch].start < node.start:
-                    deepest[touch] = node
-        holders = {*self.index._backends.values(), *self.index._dead}
-        assert {touch for holder in holders for touch in holder.touches()} == set(deepest)
-        assert all(touch.leaf is node for touch, node in deepest.items())
-        for holder in holders:
-            touches = list(holder.touches())
-            assert all(one.time > other.time for one, other in pairwise(touches))
-            assert all(one.accepted >= other.accepted for one, other in pairwise(touches))
-            assert all(one.older is other for one, other in pairwise(touches))
-            assert all(other.newer is one for one, other in pairwise(touches))
-            assert holder.oldest is (touches[-1] if touches else None)
+        assert_sound(self.index)
 
     def teardown(self) -> None:
         """With its backends gone and reclaimed, nothing is left."""
@@ -301,16 +283,6 @@ class Histories(RuleBasedStateMachine):
         self.index.reclaim(10_000)
         stats = self.index.stats()
         assert (stats.nodes, stats.blocks, stats.dead_blocks) == (0, 0, 0)
-
-
-def all_nodes(index: PrefixIndex) -> list[Node]:
-    found: list[Node] = []
-    todo = [index._tree.root]
-    while todo:
-        children = todo.pop().children.values()
-        found.extend(children)
-        todo.extend(children)
-    return found
 
 
 class UniformHistories(Histories):

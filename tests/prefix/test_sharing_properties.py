@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.prefix.dump import dump
 from gateway.shared.records import Kind
 from tests.prefix.replica import Replica, chain
+from tests.prefix.soundness import assert_sound
 
 CAPACITY = 14
 IDS = ("a", "b")
@@ -167,6 +168,7 @@ class Sharing(RuleBasedStateMachine):
             self.compare(learner, exact=True)
 
     def compare(self, replica: Replica, *, exact: bool) -> None:
+        assert_sound(replica.index)
         every = {prefix for cache in self.caches.values() for prefix in cache.used}
         for id in IDS:
             holder = replica.index.holder(id)
