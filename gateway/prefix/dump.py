@@ -149,7 +149,8 @@ class Load:
             raise BadRecord(f"a use builds on number {use}")
         self._uses.append((use, depth, new))
         holder = self._holder
-        if holder is None:
+        # It may be reset, removed or given up between two steps.
+        if holder is None or self._index.holder(holder.id) is not holder:
             return
         chain = self._chain(len(self._uses) - 1)
         newer = None if self._touch is None or self._touch.retired else self._touch

@@ -49,7 +49,7 @@ class _Sent:
 
 
 class SharedIndex:
-    """Keeps an index in step with those of other replicas: a `Subscriber` and a `Snapshotter`.
+    """Keeps an index in step with those of other replicas: a `Subscriber`, `Snapshotter` and `Heartbeat`.
 
     Evictions are not told: each replica evicts the least recent of the same uses, in the order of
     times that they all share.
@@ -184,10 +184,19 @@ class SharedIndex:
                 raise BadRecord(f"{kind!r} is not about prefixes")
 
     def missed(self, origin: Origin) -> None:
-        """Nothing to do: a use that builds on what was lost is found out when it comes."""
+        """Nothing to do: a use that builds on what was lost is found out when it comes, and what
+        became void is told again with the next sign of life."""
 
     def gone(self, origin: Origin) -> None:
         """Nothing to do: what a replica has learnt is true without it."""
+
+    def state(self) -> Iterator[tuple[Kind, bytes]]:
+        """What is void, to be told with every sign of life: where a reset was lost on its way,
+        others would otherwise go on believing until they hear of a use after it."""
+        epochs = {holder.id: holder.epoch for holder in self._index.holders() if holder.epoch}
+        generations = self._generations.numbers()
+        if epochs or generations:
+            yield Kind.CLEARED, Cleared(epochs, generations).encode()
 
     # what replicas start from
 

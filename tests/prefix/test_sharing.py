@@ -4,10 +4,14 @@ against a model. `deaf` is the control: a replica with the feed cut."""
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.fleet.address import Address
+from gateway.prefix.dump import CHUNK_BYTES, dump
 from gateway.prefix.sharing import (
     AWAIT_SECONDS,
     CAPACITY_INTERVAL,
@@ -260,6 +264,23 @@ def test_a_use_of_a_later_epoch_resets_first() -> None:
     assert (deaf.held("before"), deaf.held("after")) == ({"a": 6}, {})
 
 
+def test_a_reset_that_was_lost_is_told_again() -> None:
+    one, two, deaf = three()
+    assert list(one.shared.state()) == []
+    for replica in (two, deaf):
+        replica.learn("a", "before")
+        replica.generations.raise_for("m")
+    one.index.reset_backend("a")
+    one.generations.raise_for("m")
+    one.generations.raise_for("m")
+    one.outbox.clear()
+    for kind, record in one.shared.state():
+        two.shared.apply(kind, record, one.origin)
+        two.shared.apply(kind, record, one.origin)
+    assert (two.held("before"), two.generations.number("m")) == ({}, 2)
+    assert (deaf.held("before"), deaf.generations.number("m")) == ({"a": 6}, 1)
+
+
 def test_one_restart_resets_once() -> None:
     one, two, deaf = three()
     assert one.shared.restarted("a")
@@ -441,3 +462,67 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
         two.shared.apply(Kind.LOAD, b"", one.origin)
     assert two.index.stats().nodes == 0
     assert two.index.holder("a").epoch == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("loss", ["reset", "flush", "remove"])
+def test_what_is_made_void_while_a_snapshot_is_loaded_stays_void(loss: str) -> None:
+    one, two, kept = three()
+    for number in range(40):
+        one.learn("a", f"{number:02}")
+        one.learn("b", f"{number:02}")
+    chunks = list(dump(one.index, one.generations, step_uses=5))
+    for replica in (two, kept):
+        loader = replica.shared.loader()
+        for number, chunk in enumerate(chunks):
+            loader.feed(chunk)
+            if number == 3 and replica is two:
+                assert two.held("39") == {"a": 2}
+                if loss == "reset":
+                    two.index.reset_backend("a")
+                elif loss == "flush":
+                    two.index.flush()
+                else:
+                    two.index.remove_backend("a")
+        loader.finish()
+        assert_sound(replica.index)
+    for number in range(40):
+        assert "a" not in two.held(f"{number:02}")
+        assert kept.held(f"{number:02}") == {"a": 2, "b": 2}
+    two.index.reclaim(1000)
+    stats = two.index.stats()
+    assert stats.dead_blocks == 0
+
+
+def test_a_snapshot_is_small_and_comes_in_steps() -> None:
+    random.seed(3)
+    one, two, _ = three()
+    head = random.randbytes(8 * 20)
+    for _ in range(1500):
+        prompt = head + random.randbytes(8 * random.randint(40, 90))
+        for end in (len(prompt) // 16 * 8, len(prompt)):  # two turns
+            one.index.confirm(one.index.book(random.choice("ab"), prompt[:end]))
+    chunks = list(one.shared.dump())
+    blocks = one.index.stats().blocks
+    assert sum(map(len, chunks)) < 9 * blocks
+    assert max(map(len, chunks)) < CHUNK_BYTES + 1000
+    loader = two.shared.loader()
+    for chunk in chunks:
+        loader.feed(chunk)
+    loader.finish()
+    assert two.index.stats().held_blocks == one.index.stats().held_blocks > 90_000
+    assert two.index.stats().blocks == blocks
+
+
+@given(st.sampled_from(sorted(Kind)), st.binary(max_size=60), st.integers(0, 200))
+def test_any_bytes_are_taken_or_refused(kind: Kind, noise: bytes, at: int) -> None:
+    one, two, _ = three()
+    one.learn("a", HEAD)
+    (chunk,) = one.shared.dump()
+    for step in (
+        lambda: two.shared.apply(kind, noise, one.origin),
+        lambda: two.shared.apply(kind, b"\x01a" + noise, one.origin),
+        lambda: two.shared.loader().feed(chunk[:at] + noise + chunk[at + len(noise) :]),
+    ):
+        with suppress(BadRecord):
+            step()
+    assert_sound(two.index)
