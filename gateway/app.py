@@ -49,12 +49,14 @@ from gateway.http.learning import Learning
 from gateway.http.ops import Ops, identified, is_control_path, refusal
 from gateway.http.owners import LocalOwners
 from gateway.http.proxy import Proxy
+from gateway.http.shared_owners import SharedOwners
 from gateway.http.verdicts import Verdicts
 from gateway.overrides import Overrides
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
 from gateway.reload import Reloader
+from gateway.replication import Replication
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pools import ANY_MODEL, Pools
 from gateway.scheduling.reported import Reports
@@ -127,7 +129,15 @@ class Gateway:
         self.fleet.aliases = Aliases(settings.models)
         self.reconciler = Reconciler(self.fleet, clock, settings.discovery.linger)
         self.feeds = Feeds(settings.discovery, self.reconciler, clock)
-        self.keys = Keys(settings.auth)
+        self.replication: Replication | None = None
+        self.owners: LocalOwners | SharedOwners
+        if settings.redis.url is None:
+            self.keys = Keys(settings.auth)
+            self.owners = LocalOwners(settings.stored, clock)
+        else:
+            self.replication = Replication(settings, clock)
+            self.keys = Keys(settings.auth, self.replication.quotas.new_use)
+            self.owners = self.replication.owners
         self.overrides = Overrides(self)
         tls = settings.server.tls
         self.certificate = None if tls is None else ServerCertificate(tls)
@@ -142,7 +152,6 @@ class Gateway:
         """Of removed backends, while they still have exchanges to end."""
         self.loads: dict[str, BackendLoad] = {}
         self.learning = Learning(index=self.index, loads=self.loads, clock=clock)
-        self.owners = LocalOwners(settings.stored, clock)
         self._models: dict[str, frozenset[str]] = {}
         self.metrics = Metrics(self.fleet.knows)
         self.page = MetricsPage(self.metrics, self._sources())
@@ -209,6 +218,8 @@ class Gateway:
         self._starlette = self._control_plane()
         self.fleet.on_change(self._backend_changed)
         self.fleet.on_restart(self._backend_restarted)
+        if self.replication is not None:
+            self.replication.join(self)
         self.reconciler.offer(Source.CONFIG, settings.backends)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -268,7 +279,7 @@ class Gateway:
         return await asyncio.to_thread(self.page.read().render)
 
     def _control_plane(self) -> ASGIApp:
-        ops = Ops(self.fleet, self.scrape, lambda: self.stopping, self.instance)
+        ops = Ops(self.fleet, self.scrape, lambda: self.stopping, self.instance, self.replication)
         self.admin = admin_app(GatewayControl(self), self.settings.admin, lambda: self.siblings)
         admin = Mount("/admin", self.admin)
         routes: list[BaseRoute] = list(ops.routes())
@@ -298,6 +309,8 @@ class Gateway:
         if self.settings.health.probes:
             await self.prober.start()
         await self.poller.start()
+        if self.replication is not None:
+            await self.replication.start()
         self.feeds.start()
         if self.reloader is not None:
             self.reloader.start()
@@ -316,6 +329,8 @@ class Gateway:
                 await self._admin_listener.stop()
             for upstream in self.upstreams.values():
                 upstream.close()
+            if self.replication is not None:
+                await self.replication.stop()
             for log in self.logs:
                 log.close()
 
@@ -373,6 +388,7 @@ class Gateway:
             ),
             index=self.index.stats,
             keys=self.keys,
+            limits=None if self.replication is None else self.replication.sharing,
             overrides=lambda: {str(held): count for held, count in self.overrides.counts().items()},
         )
 
@@ -424,8 +440,10 @@ class Gateway:
         # A ledger outlives its backend while leases are out: if the backend comes back before
         # they end, its limits still count them.
         for gone in [id for id in self.loads if id not in self.upstreams]:
-            if not self.loads[gone].in_flight:  # a removed one counts nobody else's
-                del self.loads[gone]
+            if not self.loads[gone].in_flight:  # a removed one counts no strangers'
+                load = self.loads.pop(gone)
+                if self.replication is not None:
+                    self.replication.detach(load)
         self._update_pools()
 
     def _serving(self) -> Serving:
@@ -468,7 +486,10 @@ class Gateway:
         before = self._models.get(backend.id, frozenset())
         models = frozenset(backend.models)
         for model in before - models:
-            self.generations.raise_for(model)
+            if self.replication is None:
+                self.generations.raise_for(model)
+            else:
+                self.replication.index.unloaded(model)
         if backend.state is BackendState.REMOVED:
             self._models.pop(backend.id, None)
         else:
@@ -479,7 +500,11 @@ class Gateway:
         self.upstreams[backend.id] = Upstream(
             address.host, address.port, self.clock, backend.access
         )
-        self.loads.setdefault(backend.id, BackendLoad(backend.id))
+        load = self.loads.get(backend.id)
+        if load is None:
+            load = self.loads[backend.id] = BackendLoad(backend.id)
+            if self.replication is not None:
+                self.replication.attach(load)
         self.index.add_backend(backend.id, self._capacity(backend))
 
     def _capacity(self, backend: Backend) -> float:
@@ -487,7 +512,10 @@ class Gateway:
 
     def _backend_restarted(self, backend: Backend) -> None:
         logger.warning("backend %s restarted: its prefixes are forgotten", backend.id)
-        self.index.reset_backend(backend.id)
+        if self.replication is None:
+            self.index.reset_backend(backend.id)
+        else:
+            self.replication.index.restarted(backend.id)
 
 
 def _log(kind: Callable[[str], L], option: str, path: str | None) -> L | None:

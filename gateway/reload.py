@@ -108,6 +108,8 @@ def _attempts(gateway: Gateway, settings: Settings) -> None:
 
 def _auth(gateway: Gateway, settings: Settings) -> None:
     gateway.keys.reconfigure(settings.auth)
+    if gateway.replication is not None:
+        gateway.replication.sharing.without_redis = settings.auth.without_redis
     gateway.ingress.reconfigure(settings)
 
 

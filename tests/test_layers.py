@@ -20,6 +20,7 @@ LAYERS = {
     "gateway.overrides": 6,
     "gateway.reload": 6,
     "gateway.workers": 6,
+    "gateway.replication": 6,
     "gateway.http": 5,
     "gateway.admin": 5,
     "gateway.disagg": 4,

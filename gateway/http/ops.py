@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -30,11 +31,23 @@ def is_control_path(path: str) -> bool:
     return path in PATHS or path.startswith(("/admin/", "/v1/models/")) or not path.startswith("/")
 
 
+class Shared(Protocol):
+    """What replicas have in common, as `/ready` shows it."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether this replica knows enough of it to serve as well as the others."""
+
+    def view(self) -> object:
+        """How it stands, as plain data."""
+
+
 class Ops:
     """Args:
     page: the metrics, as text; raises ConnectionError when they cannot be had.
     stopping: whether the gateway is shutting down.
     instance: names this process on its pages, so that it knows itself among its backends.
+    shared: what is shared with other replicas; None where nothing is.
     """
 
     def __init__(
@@ -43,10 +56,12 @@ class Ops:
         page: Callable[[], Awaitable[bytes]],
         stopping: Callable[[], bool],
         instance: str,
+        shared: Shared | None = None,
     ) -> None:
         self._fleet = fleet
         self._page = page
         self._stopping = stopping
+        self._shared = shared
         self._headers = {INSTANCE: instance}
 
     def routes(self) -> list[Route]:
@@ -71,11 +86,16 @@ class Ops:
             "backends": {state: states.count(state) for state in sorted(set(states))},
             "models": sorted(self._fleet.models()),
         }
+        shared = self._shared
+        if shared is not None:
+            body["shared"] = shared.view()
         if self._stopping():
             body["status"] = "shutting down"
         elif not body["models"]:
             body["status"] = "no backend can serve a model" if states else "no backends"
             body["reasons"] = self._fleet.why_unready()
+        elif shared is not None and not shared.caught_up:
+            body["status"] = "learning what the other replicas know"
         return self._json(body, 200 if body["status"] == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:

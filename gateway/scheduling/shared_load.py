@@ -173,22 +173,21 @@ class SharedLoad:
         if taken is not None:
             self._publish(Ended(taken.number))
 
-    def state(self) -> list[bytes]:
+    def state(self) -> Iterator[tuple[Kind, bytes]]:
         """Records that list all of this replica's leases, to be published in this order at once.
         To be called with every heartbeat, also when there are none."""
         now = self._clock()
         for lease, taken in self._own.items():
             taken.age = max(0, round((now - lease.granted_at) * 1e3))
         leases = list(self._own.values())
-        records, after = [], 0
+        after = 0
         for start in range(0, len(leases) or 1, LISTED):
             part = leases[start : start + LISTED]
             is_last = start + LISTED >= len(leases)
             last = self._number if is_last else part[-1].number
             self._turn += 1
-            records.append(encode((Listing(self._turn, after, last, part),)))
+            yield Kind.LOAD, encode((Listing(self._turn, after, last, part),))
             after = last
-        return records
 
     def _publish(self, event: Event) -> None:
         self._publisher.publish(Kind.LOAD, encode((event,)))

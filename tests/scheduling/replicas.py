@@ -67,7 +67,7 @@ class Replica:
 
     def beat(self) -> None:
         """A heartbeat: what is out is told anew."""
-        self.outbox += self.shared.state()
+        self.outbox += [record for _, record in self.shared.state()]
 
 
 def deliver(replicas: Iterable[Replica], random: Random | None = None, loss: float = 0.0) -> None:
