@@ -49,7 +49,8 @@ class _Sent:
 
 
 class SharedIndex:
-    """Keeps an index in step with those of other replicas: a `Subscriber`, `Snapshotter` and `Heartbeat`.
+    """Keeps an index in step with those of other replicas. For the feed it is a `Subscriber`, the
+    `Snapshotter` and a `Heartbeat`.
 
     Evictions are not told: each replica evicts the least recent of the same uses, in the order of
     times that they all share.
