@@ -388,7 +388,7 @@ class Gateway:
             ),
             index=self.index.stats,
             keys=self.keys,
-            limits=None if self.replication is None else self.replication.sharing,
+            sharing=lambda: None if self.replication is None else self.replication.reading(),
             overrides=lambda: {str(held): count for held, count in self.overrides.counts().items()},
         )
 

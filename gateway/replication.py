@@ -22,6 +22,7 @@ from gateway.shared.link import Link
 from gateway.shared.records import Kind
 from gateway.shared.slots import Slots
 from gateway.shared.store import Store
+from gateway.telemetry.shared_sources import SharingView
 from gateway.types import Clock
 
 if TYPE_CHECKING:
@@ -107,6 +108,13 @@ class Replication:
             "replicas": self._replicas(),
             "index": str(self.feed.stats.warmth),
         }
+
+    def reading(self) -> SharingView:
+        """For the metrics page."""
+        feed = self.feed
+        return SharingView(
+            self.link.state, feed.stats, feed.warm, self.index, self.sharing, self.allotments
+        )
 
     async def start(self) -> None:
         """Begin. Waits for little, and for nothing where Redis is away."""

@@ -9,7 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as BaseCollector
 
-from gateway.telemetry.families import FAMILIES, Family, Scrape
+from gateway.telemetry.families import FAMILIES
+from gateway.telemetry.family import Family, Scrape
 from gateway.telemetry.histogram import Histogram
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sources import Sources

@@ -6,55 +6,20 @@ or from the fleet, never from clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator
 
+from gateway.telemetry.family import Family, Kind, Labels, Merge, Scrape, Value
 from gateway.telemetry.histogram import Histogram
-from gateway.telemetry.metrics import OTHER, UNNAMED, ClassSeries, Metrics, ModelSeries
+from gateway.telemetry.metrics import OTHER, UNNAMED, ClassSeries, ModelSeries
+from gateway.telemetry.shared_families import SHARED_FAMILIES
 from gateway.telemetry.sources import (
     FeedReading,
-    IndexView,
     KeyUse,
-    LimitsView,
     PoolState,
     PoolView,
     ReportedView,
-    Sources,
 )
 from gateway.types import WorkClass
-
-Kind = Literal["counter", "gauge", "histogram"]
-Merge = Literal["sum", "max", "min", "mean"]
-Labels = tuple[str, ...]
-Value = float | Histogram
-
-
-@dataclass(slots=True, frozen=True)
-class Scrape:
-    """What one scrape sees."""
-
-    metrics: Metrics
-    sources: Sources
-    index: IndexView
-
-
-@dataclass(slots=True, frozen=True)
-class Family:
-    """One metric.
-
-    Attributes:
-        read: yields label values, in the order of `labels`, and the value that goes with them.
-        merge: what several processes' values of a gauge are together. Counters and histograms are
-            added up.
-    """
-
-    name: str
-    kind: Kind
-    labels: Labels
-    help: str
-    read: Callable[[Scrape], Iterable[tuple[Labels, Value]]]
-    merge: Merge | None = None
 
 
 def _requests(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
@@ -166,23 +131,6 @@ def _of_keys(name: str, help: str, count: Callable[[KeyUse], int]) -> Family:
             yield (key,), count(use)
 
     return Family(name, "counter", ("key",), help, read)
-
-
-def _of_limits(name: str, help: str, value: Callable[[LimitsView], float]) -> Family:
-    """A gauge of how limits are shared; no sample where they are not."""
-
-    def read(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
-        if scrape.sources.limits is not None:
-            yield (), value(scrape.sources.limits)
-
-    return Family(name, "gauge", (), help, read)
-
-
-def _limit_decisions(scrape: Scrape) -> Iterator[tuple[Labels, Value]]:
-    limits = scrape.sources.limits
-    if limits is not None:
-        yield ("shared",), limits.decided_shared
-        yield ("local",), limits.decided_alone
 
 
 def _tokens(name: str, help: str, count: Callable[[ModelSeries], float]) -> Family:
@@ -693,23 +641,7 @@ FAMILIES: tuple[Family, ...] = (
         "Requests that a limit of the API key held back.",
         _limited,
     ),
-    _of_limits(
-        "prefixgate_limits_local",
-        "1 while API keys' limits are this replica's own, as Redis is away.",
-        lambda limits: float(limits.local),
-    ),
-    _of_limits(
-        "prefixgate_limits_replicas",
-        "Replicas that API keys' limits are divided by while they are local.",
-        lambda limits: limits.replicas,
-    ),
-    Family(
-        "prefixgate_limit_decisions_total",
-        "counter",
-        ("where",),
-        "Requests of API keys with limits, by whose counts decided on them.",
-        _limit_decisions,
-    ),
+    *SHARED_FAMILIES,
     # the process
     Family(
         "prefixgate_workers",
@@ -757,5 +689,6 @@ FAMILIES: tuple[Family, ...] = (
         ("held",),
         "Things that were set over the admin API.",
         lambda scrape: (((held,), count) for held, count in scrape.sources.overrides().items()),
+        "max",
     ),
 )

@@ -13,7 +13,8 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 
 from gateway.telemetry.collector import Snapshot
-from gateway.telemetry.families import FAMILIES, Merge
+from gateway.telemetry.families import FAMILIES
+from gateway.telemetry.family import Merge
 
 CUMULATIVE = ("counter", "histogram")
 """Kinds of metrics that only ever grow."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.telemetry.shared_sources import SharingView
 from gateway.types import Clock, WorkClass
 
 
@@ -182,23 +183,6 @@ class KeysView(Protocol):
         """Requests that were not let in, by why."""
 
 
-class LimitsView(Protocol):
-    """How the API keys' limits are shared between replicas."""
-
-    @property
-    def local(self) -> bool:
-        """Whether each replica has limits of its own, for now."""
-
-    @property
-    def replicas(self) -> int:
-        """That there were when they last counted together."""
-
-    @property
-    def decided_shared(self) -> int: ...
-    @property
-    def decided_alone(self) -> int: ...
-
-
 @dataclass(slots=True, frozen=True)
 class Sources:
     """Where the state of the other parts is read from, at each scrape anew.
@@ -215,7 +199,7 @@ class Sources:
         index: the prefix index in numbers.
         keys: the API keys.
         overrides: how many things were set over the admin API, by where they are held.
-        limits: None where replicas share none.
+        sharing: what is shared with other replicas; None where nothing is.
     """
 
     version: str
@@ -231,4 +215,4 @@ class Sources:
     index: Callable[[], IndexView]
     keys: KeysView
     overrides: Callable[[], Mapping[str, int]]
-    limits: LimitsView | None = None
+    sharing: Callable[[], SharingView | None]

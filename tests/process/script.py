@@ -14,6 +14,7 @@ from tests.harness.behaviour import Cut
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess, Metrics
 from tests.harness.raw import Answer, RawClient
+from tests.harness.redis_server import RedisServer
 from tests.harness.routes import ALL, CHAT, STREAMING, Json, text
 from tests.process.full_listener import FullListener
 
@@ -143,6 +144,7 @@ class Script:
         self.the_config_is_read_again()
         self.scrape()
         self.keys_are_limited()
+        self.replicas_share()
 
     def everything_works(self) -> None:
         for route in ALL:
@@ -360,6 +362,30 @@ class Script:
             ]
             assert statuses == [401, 200, 429]
             self._note(gw.http.get("/metrics").text)
+
+    def replicas_share(self) -> None:
+        """Two gateways of their own, until Redis has lost everything and was told it again."""
+        away: Json = {"redis": {"url": "redis://127.0.0.1:1"}, "backends": [{"url": self.solo.url}]}
+        with GatewayProcess(away, self.directory) as gw:
+            gw.settles(lambda metrics: metrics.total("prefixgate_allotments_guessed") > 0)
+            self._note(gw.http.get("/metrics").text)
+        with RedisServer() as redis:
+            there = {**away, "redis": {"url": redis.url}, "replication": {"snapshot_interval": 1.0}}
+            with (
+                GatewayProcess(there, self.directory) as one,
+                GatewayProcess(there, self.directory) as two,
+            ):
+                assert one.http.post(CHAT.path, json=plain("solo")).status_code == 200
+                two.settles(lambda m: m.total("prefixgate_shared_uses_total", result="applied") > 0)
+                two.settles(lambda m: m.total("prefixgate_snapshot_bytes") > 0)
+                redis.command("XADD", "{prefixgate:prefixgate}:feed", "*", "b", "no batch")
+                redis.command("CLIENT", "KILL", "TYPE", "normal")
+                two.settles(lambda m: m.total("prefixgate_redis_reconnects_total") > 0)
+                two.settles(lambda m: m.total("prefixgate_feed_lost_total", where="version") > 0)
+                redis.command("FLUSHALL")
+                for gw in (one, two):
+                    gw.settles(lambda m: m.total("prefixgate_feed_rewinds_total") > 0, 20.0)
+                    self._note(gw.http.get("/metrics").text)
 
 
 def adds_up(metrics: Metrics, forgotten: float = 0.0) -> bool:

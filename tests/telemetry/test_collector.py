@@ -10,9 +10,13 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.shared.breaker import LinkState
+from gateway.shared.stats import FeedStats
 from gateway.telemetry.collector import CONTENT_TYPE, MetricsPage
-from gateway.telemetry.families import FAMILIES, Family
+from gateway.telemetry.families import FAMILIES
+from gateway.telemetry.family import Family
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.shared_sources import SharingView
 from gateway.telemetry.sources import FeedReading, GateState, Sources
 from gateway.types import Outcome, Reason, WorkClass
 from tests.telemetry.records import BACKEND, SERVED, refused, routed
@@ -131,6 +135,31 @@ class FakeLimits:
     decided_alone: int = 2
 
 
+@dataclass
+class FakeSharedIndex:
+    learnt: int = 1
+    applied: int = 2
+    gaps: int = 3
+    stale: int = 4
+    unknown: int = 5
+
+
+@dataclass
+class FakeAllotments:
+    guessed: int = 2
+
+
+def sharing() -> SharingView:
+    return SharingView(
+        LinkState(True, "", 0.0),
+        FeedStats(dropped=6, snapshot_age=7.0),
+        False,
+        FakeSharedIndex(),
+        FakeLimits(),
+        FakeAllotments(),
+    )
+
+
 class Site:
     """A page over fakes of all other parts."""
 
@@ -155,7 +184,7 @@ class Site:
             index=lambda: self.index,
             keys=FakeKeys(),
             overrides=lambda: {"shared": 2},
-            limits=FakeLimits(),
+            sharing=sharing,
         )
         self.page = MetricsPage(self.metrics, sources)
 
