@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Protocol
 
 from loadtests.replay.arm import Arm
 from loadtests.replay.fleet import Fleet, cold_seconds
 from loadtests.replay.gateway import VirtualGateway
 from loadtests.replay.incidents import Incident, Kind
 from loadtests.replay.result import Result
-from loadtests.replay.trace import Trace
-from loadtests.sim.timeline import VirtualTimeline
+from loadtests.replay.trace import Trace, TraceRequest
+from loadtests.sim.engine import Engine
+from loadtests.sim.timeline import Timeline, VirtualTimeline
 
 LOOK = 60.0
 """Seconds of virtual time between two looks whether a run is still of interest."""
@@ -46,15 +48,37 @@ class Scenario:
         return self.trace.span / self.load
 
 
+class Front(Protocol):
+    """What requests are submitted to: a gateway, or several that stand for one. Its methods are
+    those of `VirtualGateway`."""
+
+    engines: list[Engine]
+
+    def submit(self, request: TraceRequest, result: Result, ended: Callable[[], None]) -> None: ...
+    def remove(self, place: int) -> None: ...
+    def crash(self, place: int) -> None: ...
+    def join(self, place: int, engine: Engine) -> None: ...
+
+
+def single(engines: Sequence[Engine], arm: Arm, trace: Trace, timeline: Timeline) -> Front:
+    """One gateway."""
+    return VirtualGateway(engines, arm.policy(), arm.scheduling, trace, timeline, arm.knowledge)
+
+
 class Player:
     """One run. `results` are in the trace's order, and complete once `play` has returned.
 
     Args:
         ended: told of each request that is served or refused.
+        front: makes what the requests go to.
     """
 
     def __init__(
-        self, scenario: Scenario, arm: Arm, ended: Callable[[Result], None] | None = None
+        self,
+        scenario: Scenario,
+        arm: Arm,
+        ended: Callable[[Result], None] | None = None,
+        front: Callable[[Sequence[Engine], Arm, Trace, Timeline], Front] = single,
     ) -> None:
         trace, fleet = scenario.trace, scenario.fleet
         self._scenario = scenario
@@ -63,9 +87,7 @@ class Player:
         self._fleet = fleet
         self._timeline = VirtualTimeline()
         engines = fleet.engines(self._timeline, trace.unit_tokens)
-        self._gateway = VirtualGateway(
-            engines, arm.policy(), arm.scheduling, trace, self._timeline, arm.knowledge
-        )
+        self._gateway = front(engines, arm, trace, self._timeline)
         for place in fleet.absent:
             self._gateway.remove(place)
         for incident in fleet.incidents:
