@@ -125,6 +125,7 @@ class Course:
             **metrics(measured(player.results, scenario.span), engines, Slo()),
             "follow_ups": follow_ups.hit_share(trace, player.results, reusable, begin),
             "in_flight": tally.highest / tally.mean,
+            "all_requests": len(trace.requests),
             "records": tally.records.total(),
             "bytes": tally.bytes.total(),
         }
