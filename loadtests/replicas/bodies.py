@@ -6,16 +6,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from gateway.scheduling.shared_load import SharedLoad
+from gateway.shared.records import Kind
 from loadtests.replay.arm import Arm
 from loadtests.replay.gateway import VirtualGateway
 from loadtests.replay.result import Result
 from loadtests.replay.trace import Trace, TraceRequest
-from loadtests.replicas.feed import VirtualFeed
+from loadtests.replicas.feed import Member, VirtualFeed
 from loadtests.replicas.sharing import Sharing
 from loadtests.replicas.tally import Tally
 from loadtests.sim.engine import Engine
 from loadtests.sim.timeline import Timeline
 
+HEARTBEAT = 1.0
+"""Seconds between two listings of what a replica has under way."""
 LOOK = 1.0
 """Seconds between two looks at what is in flight."""
 
@@ -42,14 +46,16 @@ class Bodies:
         tally: Tally,
     ) -> None:
         self.engines = list(engines)
+        self._timeline = timeline
         self.feed = VirtualFeed(sharing, timeline, tally)
         self.bodies = [
             VirtualGateway(engines, arm.policy(), arm.scheduling, trace, timeline, arm.knowledge)
             for _ in range(replicas)
         ]
+        for body in self.bodies:
+            self._connect(body, self.feed.join())
         self._dice = random.Random(f"balancer:{seed}")
         self._tally = tally
-        self._timeline = timeline
         self._look_later()
 
     def submit(self, request: TraceRequest, result: Result, ended: Callable[[], None]) -> None:
@@ -67,6 +73,21 @@ class Bodies:
         self.engines[place] = engine
         for body in self.bodies:
             body.join(place, engine)
+
+    def _connect(self, body: VirtualGateway, member: Member) -> None:
+        """Have a body tell the others what they should know, and hear them."""
+        timeline = self._timeline
+        load = SharedLoad(member, timeline.time, lambda: body.pool.policy)
+        for each in body.pool.backends:
+            load.attach(each)
+        member.subscribe([load])
+
+        def beat() -> None:
+            for record in load.state():
+                member.publish(Kind.LOAD, record)
+            timeline.call_at(timeline.time() + HEARTBEAT, beat)
+
+        beat()
 
     def _look_later(self) -> None:
         self._timeline.call_at(self._timeline.time() + LOOK, self._look)
