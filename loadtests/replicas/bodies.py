@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from gateway.prefix.generations import Generations
+from gateway.prefix.sharing import SharedIndex
 from gateway.scheduling.shared_load import SharedLoad
 from gateway.shared.records import Kind
 from loadtests.replay.arm import Arm
@@ -80,7 +82,8 @@ class Bodies:
         load = SharedLoad(member, timeline.time, lambda: body.pool.policy)
         for each in body.pool.backends:
             load.attach(each)
-        member.subscribe([load])
+        index = SharedIndex(body.index, Generations(), member, timeline.time, member.origin)
+        member.subscribe([index, load])
 
         def beat() -> None:
             for record in load.state():

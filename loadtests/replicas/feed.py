@@ -26,7 +26,8 @@ class VirtualFeed:
         self._sent: deque[tuple[float, Member, Kind, bytes]] = deque()
 
     def join(self) -> Member:
-        member = Member(self, len(self._members).to_bytes(ORIGIN_BYTES, "big"))
+        number = len(self._members).to_bytes(2, "big")
+        member = Member(self, number * (ORIGIN_BYTES // len(number)))
         self._members.append(member)
         return member
 
