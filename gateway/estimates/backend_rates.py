@@ -161,10 +161,10 @@ class BackendRates:
         self._prompt_tokens += prompt_tokens
 
     def first_token(self, id: object, now: float) -> None:
+        self._advance(now)
         done = self._pending.get(id)
         if done is None:
-            return
-        self._advance(now)
+            return  # of what nobody was to tell, it was taken to be over already
         # Engines prefill in the order of arrival.
         before = []
         for other, each in self._pending.items():

@@ -45,10 +45,15 @@ class Taken(msgspec.Struct, array_like=True, omit_defaults=True, tag=1):
     began: bool = False
 
 
-class Began(msgspec.Struct, array_like=True, tag=2):
-    """A lease's first token came."""
+class Began(msgspec.Struct, array_like=True, omit_defaults=True, tag=2):
+    """A lease's first token came.
+
+    Attributes:
+        age: milliseconds since the lease was taken.
+    """
 
     number: Number
+    age: Amount = 0
 
 
 class Ended(msgspec.Struct, array_like=True, tag=3):

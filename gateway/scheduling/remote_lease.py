@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from gateway.scheduling.lease_record import Taken
 from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.speeds import Speeds
 from gateway.types import WorkClass
+
+_JITTER = 0.02
+_JITTER_SHARE = 0.1
+"""By how much, in seconds or of the time itself, the way of one record may take longer than that of
+another. Where it is more, when things are heard says nothing of when they happened."""
 
 
 class RemoteLease:
@@ -15,16 +21,33 @@ class RemoteLease:
 
     Args:
         taken: what is known of it; `began` is kept up to date.
+        speeds: learn from it what its backend does in a second; None where nothing is learnt.
 
     Attributes:
         load: the ledger that it counts in; None while its backend is not known here.
     """
 
-    __slots__ = ("_taken", "load")
+    __slots__ = ("_speeds", "_taken", "_told_at", "load")
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: Taken, speeds: Speeds | None) -> None:
         self._taken = taken
+        self._speeds = speeds
+        self._told_at = 0.0
         self.load: BackendLoad | None = None
+
+    @property
+    def backend_id(self) -> str:
+        """Only while it counts."""
+        assert self.load is not None, "it is at no backend that is known"
+        return self.load.id
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._taken.prompt_tokens
+
+    @property
+    def uncached_tokens(self) -> int:
+        return self._taken.uncached_tokens
 
     @property
     def backend(self) -> int:
@@ -46,12 +69,19 @@ class RemoteLease:
             taken.anchor,
         )
         own.elsewhere += 1
+        if self._speeds is not None and not taken.began and not taken.age:
+            # Its first token is heard of late, so it must not hold up what is known of others'.
+            self._speeds.dispatched(self, streamed=False)
+            self._told_at = now
         if taken.began:
             self._end_prefill(load, now, done=False)
             self._decodes(load, 1)
 
-    def first_token(self, now: float) -> BackendLoad | None:
+    def first_token(self, now: float, age: float | None = None) -> BackendLoad | None:
         """The prefill is done.
+
+        Args:
+            age: seconds since it was taken, by the clock of who took it; None when it is not known.
 
         Returns:
             Where room came free.
@@ -61,6 +91,11 @@ class RemoteLease:
             return None
         taken.began = True
         if load is not None:
+            if self._speeds is not None:
+                if age is not None and self._in_time(now - self._told_at, age):
+                    self._speeds.first_token(self)
+                else:
+                    self._speeds.dropped(self)
             self._end_prefill(load, now, done=True)
             self._decodes(load, 1)
         return load
@@ -74,6 +109,8 @@ class RemoteLease:
         load, taken = self.load, self._taken
         if load is None:
             return None
+        if self._speeds is not None:
+            self._speeds.dropped(self)
         own = load.of(WorkClass.PREFILL if taken.prefill else WorkClass.DECODE)
         if taken.began:
             self._decodes(load, -1)
@@ -92,3 +129,8 @@ class RemoteLease:
     def _decodes(load: BackendLoad, change: int) -> None:
         load.decoding += change
         load.decoding_elsewhere += change
+
+    @staticmethod
+    def _in_time(heard: float, age: float) -> bool:
+        """Whether its first token was heard of as long after its beginning as it came."""
+        return heard >= age / 2 and abs(heard - age) <= max(_JITTER, _JITTER_SHARE * age)

@@ -18,6 +18,7 @@ from gateway.scheduling.lease_record import (
 )
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.remote_lease import RemoteLease
+from gateway.scheduling.speeds import Speeds
 from gateway.shared.records import Kind, Origin, Publisher
 from gateway.types import Clock
 from policies.base import Policy, SharedPolicy
@@ -39,9 +40,10 @@ class _Replica:
         leases: those that are out, by number.
     """
 
-    __slots__ = ("_ended", "_listed", "_turn", "leases")
+    __slots__ = ("_ended", "_listed", "_speeds", "_turn", "leases")
 
-    def __init__(self) -> None:
+    def __init__(self, speeds: Speeds | None) -> None:
+        self._speeds = speeds
         self.leases: dict[int, RemoteLease] = {}
         self._ended: set[int] = set()
         """Those that the last listing did not yet know had ended."""
@@ -53,7 +55,7 @@ class _Replica:
         number = taken.number
         if number <= self._listed or number in self._ended or number in self.leases:
             return False
-        self.leases[number] = RemoteLease(taken)
+        self.leases[number] = RemoteLease(taken, self._speeds)
         return True
 
     def end(self, number: int) -> RemoteLease | None:
@@ -78,7 +80,7 @@ class _Replica:
         ]
         for number, taken in out.items():
             if number not in self._ended and number not in self.leases:
-                self.leases[number] = RemoteLease(taken)
+                self.leases[number] = RemoteLease(taken, self._speeds)
         self._listed = max(self._listed, listing.last)
         # What this listing leaves out no later one has.
         self._ended = {
@@ -103,12 +105,22 @@ class SharedLoad:
 
     Args:
         policy: the policy of the moment; one that is a `SharedPolicy` hears what others placed.
+        speeds: of the backends here. They must hear of what others send there too: held against
+            this replica's prompts alone, an engine would seem as many times slower as there are
+            replicas.
     """
 
-    def __init__(self, publisher: Publisher, clock: Clock, policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        clock: Clock,
+        policy: Callable[[], Policy],
+        speeds: Speeds | None = None,
+    ) -> None:
         self._publisher = publisher
         self._clock = clock
         self._policy = policy
+        self._speeds = speeds
         self._asked: Policy | None = None
         self._shared: SharedPolicy | None = None
         self._ledgers: dict[int, BackendLoad] = {}
@@ -166,7 +178,8 @@ class SharedLoad:
         taken = self._own.get(lease)
         if taken is not None:
             taken.began = True
-            self._publish(Began(taken.number))
+            age = max(0, round((self._clock() - lease.granted_at) * 1e3))
+            self._publish(Began(taken.number, age))
 
     def ended(self, lease: Lease) -> None:
         taken = self._own.pop(lease, None)
@@ -202,7 +215,7 @@ class SharedLoad:
         events = decode(record)
         replica = self._replicas.get(origin)
         if replica is None:
-            replica = self._replicas[origin] = _Replica()
+            replica = self._replicas[origin] = _Replica(self._speeds)
         now = self._clock()
         roomier: dict[BackendLoad | None, None] = {}
         for event in events:
@@ -214,7 +227,7 @@ class SharedLoad:
                             self._note(event, now)
                 case Began():
                     if (lease := replica.leases.get(event.number)) is not None:
-                        roomier[lease.first_token(now)] = None
+                        roomier[lease.first_token(now, event.age / 1e3)] = None
                 case Ended():
                     if (lease := replica.end(event.number)) is not None:
                         roomier[lease.leave(now)] = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import median
+from typing import Protocol
 
 from gateway.estimates.backend_rates import BackendRates
 from gateway.estimates.rates import Rates
 from gateway.estimates.shape import EngineShape
-from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.types import Clock
 
@@ -18,8 +18,27 @@ be equal. Estimates differ by a few percent even where engines do not, and then 
 fastest would get everything that no backend has cached, for as long as it is idle."""
 
 
+class Dispatched(Protocol):
+    """A lease, of this replica or another: it must be hashable, and the same all the time."""
+
+    @property
+    def backend_id(self) -> str: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def uncached_tokens(self) -> int: ...
+
+
+class Answered(Dispatched, Protocol):
+    @property
+    def output_tokens(self) -> int: ...
+
+
 class Speeds:
-    """What is told of a lease at a backend that is not known (any more) is ignored.
+    """Backends are measured by what all replicas do there: held against what one alone has sent, an
+    engine that serves eight would seem eight times slower than it is.
+
+    What is told of a lease at a backend that is not known (any more) is ignored.
 
     Args:
         loads: the ledgers, by backend id, into which rates are written.
@@ -55,11 +74,11 @@ class Speeds:
             self._models[model].remove(id)
             del self._rates[id]
 
-    def dispatched(self, lease: Lease, *, streamed: bool) -> None:
+    def dispatched(self, lease: Dispatched, *, streamed: bool) -> None:
         """Args:
         streamed: its first token will be seen.
         """
-        rates = self._rates.get(lease.decision.backend)
+        rates = self._rates.get(lease.backend_id)
         if rates is not None:
             rates.dispatched(
                 lease,
@@ -69,20 +88,20 @@ class Speeds:
                 streamed=streamed,
             )
 
-    def first_token(self, lease: Lease) -> None:
-        rates = self._rates.get(lease.decision.backend)
+    def first_token(self, lease: Dispatched) -> None:
+        rates = self._rates.get(lease.backend_id)
         if rates is not None:
             rates.first_token(lease, self._clock())
 
-    def finished(self, lease: Lease) -> None:
+    def finished(self, lease: Answered) -> None:
         """Its last token has come; `lease.output_tokens` tells how many there were."""
-        rates = self._rates.get(lease.decision.backend)
+        rates = self._rates.get(lease.backend_id)
         if rates is not None:
             rates.finished(lease, self._clock(), lease.output_tokens)
 
-    def dropped(self, lease: Lease) -> None:
+    def dropped(self, lease: Dispatched) -> None:
         """It was broken off, however far it had come."""
-        rates = self._rates.get(lease.decision.backend)
+        rates = self._rates.get(lease.backend_id)
         if rates is not None:
             rates.dropped(lease, self._clock())
 

@@ -79,7 +79,7 @@ class Bodies:
     def _connect(self, body: VirtualGateway, member: Member) -> None:
         """Have a body tell the others what they should know, and hear them."""
         timeline = self._timeline
-        load = SharedLoad(member, timeline.time, lambda: body.pool.policy)
+        load = SharedLoad(member, timeline.time, lambda: body.pool.policy, body.speeds)
         for each in body.pool.backends:
             load.attach(each)
         index = SharedIndex(body.index, Generations(), member, timeline.time, member.origin)

@@ -47,4 +47,4 @@ def test_what_cannot_be_read_is_a_bad_record(record: bytes) -> None:
 
 
 def test_fields_that_a_later_version_adds_are_passed_over() -> None:
-    assert decode(msgspec.msgpack.encode([[2, 7, "new"]])) == [Began(7)]
+    assert decode(msgspec.msgpack.encode([[2, 7, 0, "new"]])) == [Began(7)]
