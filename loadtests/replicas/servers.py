@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -44,6 +44,12 @@ def until(true: Callable[[], bool], what: str, seconds: float = _PATIENCE) -> No
         time.sleep(_POLL)
 
 
+def command(client: redis.Redis, *words: Any) -> Any:
+    """Any command, with the reply as it comes."""
+    run = cast(Callable[..., Any], client.execute_command)  # which has no types
+    return run(*words)
+
+
 class Server:
     """One Redis process, empty whenever it starts.
 
@@ -74,11 +80,11 @@ class Server:
         Raises:
             ProcessError: it does not start, or there is no such program.
         """
-        command = [_binary(), "--port", f"{self.port}", "--bind", HOST]
-        command += ["--dir", str(self._directory)]
+        words = [_binary(), "--port", f"{self.port}", "--bind", HOST]
+        words += ["--dir", str(self._directory)]
         for name, value in self._options.items():
-            command += [f"--{name}", f"{value}"]
-        self._service = self._processes.start(f"redis {self.port}", command)
+            words += [f"--{name}", f"{value}"]
+        self._service = self._processes.start(f"redis {self.port}", words)
         until(lambda: bool(self.client.ping()), "starting")
 
     def kill(self) -> None:
@@ -113,11 +119,9 @@ class SlowServer(Server):
     def __init__(self, processes: Processes, directory: Path) -> None:
         super().__init__(processes, directory)
         (self._way,) = free_ports(1)
-        self._proxy = processes.start(
-            "slow network",
-            [sys.executable, "-m", "loadtests.replicas.slow"]
-            + [f"{self._way}", f"{self.port}", f"{self.SECONDS}"],
-        )
+        words = [sys.executable, "-m", "loadtests.replicas.slow", f"{self._way}"]
+        words += [f"{self.port}", f"{self.SECONDS}"]
+        self._proxy = processes.start("slow network", words)
         way = redis.Redis(HOST, self._way, socket_timeout=1.0)
         until(lambda: bool(way.ping()), "the way through the slow network")
         way.close()
@@ -167,11 +171,11 @@ class Watched:
         until(lambda: self._named() != self._primary.port, "promoting")
 
     def _named(self) -> int:
-        _, port = self._sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        _, port = command(self._sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return int(port)
 
     def _ready(self) -> bool:
-        told = self._sentinel.execute_command("SENTINEL", "MASTER", SERVICE)
+        told = command(self._sentinel, "SENTINEL", "MASTER", SERVICE)
         state = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
         known = {_text(name): _text(value) for name, value in state.items()}
         return known["num-other-sentinels"] == "2" and known["num-slaves"] == "1"
@@ -189,11 +193,10 @@ class Cluster:
         share = SLOTS // len(self._nodes) + 1
         for at, node in enumerate(self._nodes):
             first, last = at * share, min((at + 1) * share, SLOTS) - 1
-            node.client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            command(node.client, "CLUSTER", "ADDSLOTSRANGE", first, last)
         for node, bus in zip(self._nodes[1:], buses[1:], strict=True):
-            self._nodes[0].client.execute_command("CLUSTER", "MEET", HOST, node.port, bus)
-        for node in self._nodes:
-            until(lambda node=node: self._whole(node), "a whole cluster")  # type: ignore[misc]
+            command(self._nodes[0].client, "CLUSTER", "MEET", HOST, node.port, bus)
+        until(lambda: all(map(self._whole, self._nodes)), "a whole cluster")
 
     @property
     def settings(self) -> Settings:
@@ -203,12 +206,12 @@ class Cluster:
         """Move the slot that the gateways' keys lie in to another node, with all that is there."""
         source, slot = self._busy()
         target = self._nodes[(self._nodes.index(source) + 1) % len(self._nodes)]
-        ids = [_text(node.client.execute_command("CLUSTER", "MYID")) for node in self._nodes]
+        ids = [_text(command(node.client, "CLUSTER", "MYID")) for node in self._nodes]
         of = dict(zip(self._nodes, ids, strict=True))
         _cluster(target, "SETSLOT", slot, "IMPORTING", of[source])
         _cluster(source, "SETSLOT", slot, "MIGRATING", of[target])
         while keys := _cluster(source, "GETKEYSINSLOT", slot, 100):
-            source.client.execute_command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
+            command(source.client, "MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
         for node in (target, source, *self._nodes):
             _cluster(node, "SETSLOT", slot, "NODE", of[target])
 
@@ -226,12 +229,8 @@ class Cluster:
         return known["cluster_state"] == "ok" and int(known["cluster_known_nodes"]) == 3
 
 
-class Maker(Protocol):
-    def __call__(self, processes: Processes, directory: Path) -> Any: ...
-
-
 def _cluster(node: Server, *words: Any) -> Any:
-    return node.client.execute_command("CLUSTER", *words)
+    return command(node.client, "CLUSTER", *words)
 
 
 def _fields(text: str) -> dict[str, str]:
