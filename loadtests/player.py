@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
-from loadtests.client import Answer, Client
+from loadtests.client import Answer
 from loadtests.sample import Sample
 from loadtests.workload import Session
 
@@ -32,8 +33,14 @@ class Recording:
     lags: list[float] = field(default_factory=list)
 
 
+class Poster(Protocol):
+    """What sends requests; satisfied by `loadtests.client.Client`."""
+
+    async def post(self, path: str, body: bytes) -> Answer: ...
+
+
 async def play(
-    client: Client,
+    client: Poster,
     model: str,
     sessions: Sequence[Session],
     observe: Callable[[Sample], None] = lambda sample: None,

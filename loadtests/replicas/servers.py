@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import redis
 from redis.exceptions import RedisError
@@ -46,7 +46,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = _PATIENCE) -> No
 
 def command(client: redis.Redis, *words: Any) -> Any:
     """Any command, with the reply as it comes."""
-    run = cast(Callable[..., Any], client.execute_command)  # which has no types
+    run: Callable[..., Any] = client.execute_command
     return run(*words)
 
 
