@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test redis fuzz lint bench bench-hop test-engines agreement replay replay-ablations chaos clean
+.PHONY: install demo test redis fuzz lint bench bench-hop test-engines agreement replay replay-ablations chaos replicas clean
 
 install: $(STAMP)
 
@@ -75,6 +75,11 @@ replay-ablations: install
 # engines killed under steady load: make chaos ARGS="--scenario kill"
 chaos: install
 	$(BIN)/python -m loadtests.chaos $(ARGS)
+
+# Several gateways against one in virtual time, a few minutes; with Mooncake's conversation trace:
+# make replicas TRACES=DIR. As real processes with Redis: make replicas ARGS=--live
+replicas: install
+	$(BIN)/python -m loadtests.replicas $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

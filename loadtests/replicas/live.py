@@ -140,3 +140,19 @@ def table(rows: Sequence[Row]) -> str:
             f" {row.lag * 1000:.0f} ms |"
         )
     return "\n".join(lines)
+
+
+TOLERANCE = 0.01
+"""How far several gateways that share may be from one."""
+
+
+def missed(rows: Sequence[Row]) -> list[str]:
+    """What is not as it should be, a line each."""
+    one, found = rows[0], []
+    for row in rows[1:]:
+        share = row.follow_ups / one.follow_ups
+        if row.shared and share < 1 - TOLERANCE:
+            found.append(f"{row.replicas} gateways: {share:.3f} of the follow-up hits of one")
+        if not row.shared and share > 1 - TOLERANCE:
+            found.append(f"{row.replicas} gateways that share nothing find as much as one")
+    return found

@@ -1,0 +1,98 @@
+"""The tables of what real processes did, and what is asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadtests.replicas import faults, live, propagation
+from loadtests.replicas.propagation import Report
+from loadtests.replicas.restart import Restart
+from loadtests.replicas.way import Way
+from loadtests.sample import Sample
+from loadtests.workload import Kind
+
+MIB = 1 << 20
+
+
+def sample(session: str, turn: int, prompt: int, cached: int) -> Sample:
+    return Sample(
+        session, turn, Kind.CHAT, 0.0, 1.0, 0.1, 0.01, prompt, cached, 10, "a", "prefix", None
+    )
+
+
+def test_a_follow_up_can_find_the_prompt_of_the_turn_before_it() -> None:
+    turns = [
+        sample("one", 0, 100, 90),
+        sample("one", 1, 200, 50),
+        sample("one", 2, 300, 260),
+        sample("other", 0, 500, 0),
+    ]
+    assert live.follow_ups(turns) == (50 + 200) / (100 + 200)
+
+
+ONE = live.Row(1, False, 100, 0.9, 1.0, 0.1, 0.5, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("shared", "hits", "count"), [(True, 0.9, 0), (True, 0.8, 1), (False, 0.7, 0), (False, 0.9, 1)]
+)
+def test_live_gateways_are_held_against_one(*, shared: bool, hits: float, count: int) -> None:
+    row = replace(ONE, replicas=2, shared=shared, follow_ups=hits)
+    assert len(live.missed([ONE, row])) == count
+    assert live.table([ONE, row]).count("\n") == 3
+
+
+CALM = faults.Row("frozen", 1000, 0, 0.01, 0.0105, 0.0005, (0.1, 0.3))
+
+
+def test_a_fault_that_nobody_notices_misses_nothing() -> None:
+    assert faults.missed([CALM]) == []
+    assert "| +0.5 ms | 0.30 s |" in faults.table([CALM])
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        (replace(CALM, failed=2), "2 requests failed"),
+        (replace(CALM, added=0.002), "at P99"),
+        (replace(CALM, shared=(0.1, 6.0)), "not shared again"),
+        (replace(CALM, shared=(None,)), "not shared again"),
+    ],
+)
+def test_what_a_fault_did_is_named(row: faults.Row, word: str) -> None:
+    (line,) = faults.missed([row])
+    assert line.startswith("frozen: ")
+    assert word in line
+
+
+GOOD = Report(
+    Way(1000.0, (0.01, 0.02), 0, 2e-4, 6e-5),
+    Way(1000.0, (), 2, 1e-4, 1e-5),
+    Restart(1_000_000, 100.0 * MIB, 50.0 * MIB, 2.0, 1.0, 1.0),
+    1.0,
+)
+
+
+def test_sharing_costs_the_difference_to_not_sharing() -> None:
+    assert propagation.missed(GOOD) == []
+    assert "| 100 µs, 50 µs |" in propagation.table(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        (replace(GOOD, way=replace(GOOD.way, lost=1)), "50 ms"),
+        (replace(GOOD, way=replace(GOOD.way, seconds=())), "50 ms"),
+        (replace(GOOD, restart=replace(GOOD.restart, gateway=151.0 * MIB)), "150 MiB"),
+        (replace(GOOD, restart=replace(GOOD.restart, redis=101.0 * MIB)), "100 MiB"),
+        (replace(GOOD, restart=replace(GOOD.restart, ready=6.0)), "5 s"),
+        (replace(GOOD, restart=replace(GOOD.restart, back=0.9)), "0.99"),
+        (replace(GOOD, restart=replace(GOOD.restart, known=0.9)), "0.97"),
+        (replace(GOOD, gone=None), "dead gateway"),
+    ],
+)
+def test_what_sharing_does_not_reach_is_named(bad: Report, word: str) -> None:
+    (line,) = propagation.missed(bad)
+    assert word in line
