@@ -78,7 +78,9 @@ class Replication:
         self.index = SharedIndex(
             gateway.index, gateway.generations, feed, gateway.clock, feed.origin
         )
-        self.load = SharedLoad(feed, gateway.clock, lambda: gateway.pools.policy)
+        self.load = SharedLoad(
+            feed, gateway.clock, lambda: gateway.pools.policy, gateway.learning.speeds
+        )
         self.allotments = Allotments(lambda: gateway.pools.scheduling, self._replicas)
         self._slots = Slots(self.link, feed.origin, self.allotments)
         self.allotments.wake = self._slots.wake

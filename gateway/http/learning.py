@@ -56,9 +56,9 @@ class Learning:
         self.tokens = TokenEstimate()
         self.outputs = Outputs()
         self.errors = Errors()
+        self.speeds = Speeds(loads, clock)
         self._index = index
         self._clock = clock
-        self._speeds = Speeds(loads, clock)
         self._backends: dict[str, _Measured] = {}
         self._answers = 0
         """Since the last refresh."""
@@ -73,7 +73,7 @@ class Learning:
         Args:
             model: what it runs, as far as it is known.
         """
-        self._speeds.backend_changed(id, model, capacity)
+        self.speeds.backend_changed(id, model, capacity)
         known = self._backends.get(id)
         if known is None or known.model != model:
             known = self._backends[id] = _Measured(model, capacity)
@@ -81,7 +81,7 @@ class Learning:
         self._state_capacity(id, known)
 
     def backend_removed(self, id: str) -> None:
-        self._speeds.backend_removed(id)
+        self.speeds.backend_removed(id)
         self._backends.pop(id, None)
 
     # a request's way
@@ -90,10 +90,10 @@ class Learning:
         """Args:
         streamed: its first token will be seen.
         """
-        self._speeds.dispatched(lease, streamed=streamed)
+        self.speeds.dispatched(lease, streamed=streamed)
 
     def first_token(self, lease: Lease) -> None:
-        self._speeds.first_token(lease)
+        self.speeds.first_token(lease)
         expected = lease.prefill_due - lease.granted_at
         self.errors.note(Estimate.FIRST_TOKEN, expected, self._clock() - lease.granted_at)
 
@@ -142,9 +142,9 @@ class Learning:
     def left(self, context: RequestContext, lease: Lease) -> None:
         """A lease is about to be given back."""
         if context.record.outcome is Outcome.OK:
-            self._speeds.finished(lease)
+            self.speeds.finished(lease)
         else:
-            self._speeds.dropped(lease)
+            self.speeds.dropped(lease)
 
     # on the clock
 
@@ -152,7 +152,7 @@ class Learning:
         """Write what was learnt where it is used; to be called a few times a second."""
         self._stride = 1 + self._answers // LEARNT
         self._answers = 0
-        self._speeds.refresh()
+        self.speeds.refresh()
         for id, known in self._backends.items():
             self._state_capacity(id, known)
 

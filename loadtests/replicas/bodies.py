@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from gateway.prefix.generations import Generations
 from gateway.prefix.sharing import SharedIndex
 from gateway.scheduling.shared_load import SharedLoad
-from gateway.shared.records import Kind
 from loadtests.replay.arm import Arm
 from loadtests.replay.gateway import VirtualGateway
 from loadtests.replay.result import Result
@@ -86,8 +85,9 @@ class Bodies:
         member.subscribe([index, load])
 
         def beat() -> None:
-            for record in load.state():
-                member.publish(Kind.LOAD, record)
+            for part in (index, load):
+                for kind, record in part.state():
+                    member.publish(kind, record)
             timeline.call_at(timeline.time() + HEARTBEAT, beat)
 
         beat()
