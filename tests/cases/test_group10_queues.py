@@ -155,11 +155,12 @@ def test_Q07_who_waits_long_stays_what_it_is(
     backend = start_backend()
     gw = gateway([backend], scheduling=limits())
     low, high = {"x-prefixgate-priority": "low"}, {"x-prefixgate-priority": "high"}
-    backend.behave(ttft=0.1)
+    backend.next(until=(ends := threading.Event()))
     with asking(gw, high) as [running]:
         backend.wait_requests(1)
         with asking(gw, *[low] * 3, *[high] * 3) as waiting:
             waits(gw, 6)
+            ends.set()
             [running.answer()]
             for client in waiting:
                 assert client.answer().stream.done
@@ -168,12 +169,14 @@ def test_Q07_who_waits_long_stays_what_it_is(
     assert counted == {"low": 3, "high": 4}
     # Pressure is gone, and the order is the plain one again.
     backend.requests.clear()
+    backend.next(until=(ends := threading.Event()))
     with asking(gw, high) as [running]:
         backend.wait_requests(1)
         with asking(gw, low | {"x-place": "second"}) as [second]:
             waits(gw, 1)
             with asking(gw, high | {"x-place": "first"}) as [first]:
                 waits(gw, 2)
+                ends.set()
                 for client in (running, first, second):
                     assert client.answer().stream.done
     places = [request.header(b"x-place") for request in backend.requests]

@@ -12,6 +12,7 @@ from tests.harness import bodies
 from tests.harness.behaviour import Behaviour, Cut, Framing, Inside
 from tests.harness.recorded import Recorded
 
+POLL = 0.005
 STREAMING_ROUTES = ("/chat/completions", "/completions", "/responses", "/messages")
 
 
@@ -75,9 +76,15 @@ class AnswerWriter:
                 await asyncio.sleep(segment)
         return True
 
+    async def _is_time(self, how: Behaviour) -> None:
+        await asyncio.sleep(how.ttft)
+        # It is set in another thread, which no event of this loop can wait for.
+        while how.until is not None and not how.until.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(POLL)
+
     async def _whole(self, fields: dict[str, Any]) -> bool:
         how, path, body = self._how, self._request.path, self._request.body
-        await asyncio.sleep(how.ttft)
+        await self._is_time(how)
         answer = how.body
         if answer is None:
             if how.status >= 400:
@@ -112,7 +119,7 @@ class AnswerWriter:
             self._framing = Framing.CHUNKED
         if how.early_head:
             await self._write(self._head("text/event-stream; charset=utf-8", None, 0))
-        await asyncio.sleep(how.ttft)
+        await self._is_time(how)
         events = bodies.stream_events(self._request.path, fields, self._request.body, how)
         if how.style is not None:
             events = [how.style(event) for event in events]

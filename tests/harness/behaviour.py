@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Event
 
 
 class Framing(StrEnum):
@@ -65,6 +66,7 @@ class Behaviour:
         headers: further header lines.
         body: the whole body, in place of one made for the route. A 204 has none.
         ttft: seconds before the first event, or before a JSON answer.
+        until: holds that back until it is set, for tests in which something has to happen before.
         early_head: send a stream's head at once, before `ttft`, as vLLM does.
         itl: seconds between two events.
         n_tokens: content deltas of a stream, and the completion tokens reported.
@@ -96,6 +98,7 @@ class Behaviour:
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
     ttft: float = 0.0
+    until: Event | None = None
     early_head: bool = False
     itl: float = 0.0
     n_tokens: int = 5
