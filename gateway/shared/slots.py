@@ -9,6 +9,9 @@ Where the limit is more than all want, the rest is shared out evenly beforehand,
 Where it is less, those who want no more keep what they use and a little beyond, those who do get
 even shares of the rest, and what does not go into even shares goes from one to the next.
 
+Where replicas have different limits for one backend, as while settings are rolled out, the lowest
+holds for all: a replica could otherwise be left with nothing by others that think there is more.
+
 Bounds. A replica that Redis cannot be reached from keeps what it holds. Where Redis is away for
 all, that is right; where it is away for one alone, the others get its part once its lease ends.
 """
@@ -42,65 +45,92 @@ replicas have reported."""
 PART = 256
 """Slots in one call at most: it must not keep Redis from other work."""
 
-# One hash of replicas, one of slots; each slot's value has one entry for each replica:
-# {held, used, wanted, when it was last given more, when it last reported}.
+# One hash of replicas: "lease-end turn when-it-last-reported". One of slots; each slot's value has one
+# entry for each replica: {held, used, wanted, when it was last given more, when it last reported,
+# limit}. `born` is in both: where one was evicted, or cannot be read, both count as lost.
 _SCRIPT = """
 local replicas, slots, me = KEYS[1], KEYS[2], ARGV[1]
 local turn, lease, settling = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local keep = tonumber(ARGV[5])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local born, last, before = now, now, -1
+local born, last, before = nil, nil, -1
 local live, count = {}, 0
 local known = redis.call('HGETALL', replicas)
 for i = 1, #known, 2 do
   if known[i] == 'born' then born = tonumber(known[i + 1])
   elseif known[i] == 'last' then last = tonumber(known[i + 1]) end
 end
+last = last or now
+if not born or redis.call('HGET', slots, 'born') ~= string.format('%.0f', born) then born = now end
 -- Nobody could report while Redis was away: that is nobody's fault.
 local away = now - last > lease / 2
 for i = 1, #known, 2 do
   local id = known[i]
   if id ~= 'born' and id ~= 'last' then
-    local ends, its_turn = string.match(known[i + 1], '^(%d+) (%d+)$')
-    if id == me then before = tonumber(its_turn) end
-    if away and id ~= me then
-      redis.call('HSET', replicas, id, (now + lease) .. ' ' .. its_turn)
-      live[id], count = true, count + 1
-    elseif tonumber(ends) < now and id ~= me then
+    local ends, its_turn, reported = string.match(known[i + 1], '^(%d+) (%d+) (%d+)$')
+    if not ends then
+      redis.call('HDEL', replicas, id)
+    elseif id == me then
+      before = tonumber(its_turn)
+    elseif away then
+      redis.call('HSET', replicas, id, (now + lease) .. ' ' .. its_turn .. ' ' .. reported)
+      live[id], count = tonumber(reported), count + 1
+    elseif tonumber(ends) < now then
       redis.call('HDEL', replicas, id)
     else
-      live[id], count = true, count + 1
+      live[id], count = tonumber(reported), count + 1
     end
   end
 end
 if turn <= before then return {} end
-if not live[me] then live[me], count = true, count + 1 end
 if lease == 0 then
   redis.call('HDEL', replicas, me)
   return {}
 end
-redis.call('HSET', replicas, me, (now + lease) .. ' ' .. turn, 'last', now, 'born', born)
-redis.call('PEXPIRE', replicas, lease * 20)
+live[me], count = now, count + 1
 
+local function entries(raw)
+  local readable, all = pcall(cmsgpack.unpack, raw)
+  if not readable or type(all) ~= 'table' then return end
+  for id, its in pairs(all) do
+    if type(its) ~= 'table' then return end
+    for _, at in ipairs({1, 2, 4, 5, 6}) do
+      if type(its[at]) ~= 'number' then return end
+    end
+  end
+  return all
+end
+
+local stored = {}
+for i = 6, #ARGV, 5 do
+  local raw = redis.call('HGET', slots, ARGV[i])
+  stored[i] = raw and entries(raw) or {}
+  if raw and not next(stored[i]) then born = now end
+end
 local answer = {}
 for i = 6, #ARGV, 5 do
   local name, limit, held = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local used, wanted = tonumber(ARGV[i + 3]), ARGV[i + 4] == '1'
-  local raw = redis.call('HGET', slots, name)
-  local all = raw and cmsgpack.unpack(raw) or {}
+  local all, own_limit = stored[i], limit
   local others = 0
   for id, its in pairs(all) do
-    if not live[id] then all[id] = nil
-    elseif id ~= me then others = others + its[1] end
+    -- One that reports, but not of this slot, has no more of it.
+    if not live[id] or its[5] < live[id] - lease then
+      all[id] = nil
+    elseif id ~= me then
+      others = others + its[1]
+      -- While settings are rolled out they differ.
+      limit = math.min(limit, its[6])
+    end
   end
   local mine = all[me]
   if not mine then
-    mine = {held, used, wanted, 0, now}
+    mine = {held, used, wanted, 0, now, own_limit}
     all[me] = mine
     if now - born >= settling then held = math.max(used, math.min(held, limit - others)) end
   end
-  mine[1], mine[2], mine[3], mine[5] = held, used, wanted, now
+  mine[1], mine[2], mine[3], mine[5], mine[6] = held, used, wanted, now, own_limit
 
   local needs, total, fair, ahead = {}, 0, 0, 0
   for id, its in pairs(all) do
@@ -152,6 +182,11 @@ for i = 6, #ARGV, 5 do
   redis.call('HSET', slots, name, cmsgpack.pack(all))
   answer[#answer + 1] = allowed
 end
+local born_now = string.format('%.0f', born)
+local own = (now + lease) .. ' ' .. turn .. ' ' .. now
+redis.call('HSET', replicas, me, own, 'last', now, 'born', born_now)
+redis.call('HSET', slots, 'born', born_now)
+redis.call('PEXPIRE', replicas, lease * 20)
 redis.call('PEXPIRE', slots, lease * 20)
 return answer
 """

@@ -410,3 +410,95 @@ def test_what_does_not_go_into_even_shares_goes_from_one_to_the_next(server: Red
             await client.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", ["held", "replicas"])
+def test_nothing_is_given_away_where_redis_has_evicted_half_of_what_it_knew(
+    server: RedisServer, lost: str
+) -> None:
+    async def run() -> None:
+        async with Fleet(server, f"evict-{lost}", 2, 4, "a") as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 2)
+            await asyncio.sleep(SETTLING)
+            for _ in range(2):
+                other.send(SETTLING + 0.3)
+            await until(lambda: fleet.backends["a"].in_flight == 2)
+            await one.client.call("DEL", one.client.key("slots", lost))
+            for _ in range(20):
+                one.send()
+            await until(lambda: one.done == 20)
+            assert fleet.most <= 4
+
+    asyncio.run(run())
+
+
+JUNK = (
+    ("replicas", "ff", "junk"),
+    ("replicas", "born", "junk"),
+    ("replicas", "last", ""),
+    ("held", "born", "junk"),
+    ("held", "d a", "junk"),
+    ("held", "d a", b"\x81\xa2ff\x01"),
+    ("held", "d a", b"\x81\xa2ff\x91\x01"),
+    ("held", "d a", b"\xc1"),
+)
+
+
+@pytest.mark.parametrize(("key", "field", "value"), JUNK)
+def test_what_cannot_be_read_counts_as_lost(
+    server: RedisServer, key: str, field: str, value: str | bytes
+) -> None:
+    async def run() -> None:
+        name = f"junk-{JUNK.index((key, field, value))}"
+        async with Fleet(server, name, 2, 4, "a") as fleet:
+            one, other = fleet.replicas
+            await one.client.call("HSET", one.client.key("slots", key), field, value)
+            await until(lambda: one.held() == other.held() == 2)
+            await one.client.call("HSET", one.client.key("slots", key), field, value)
+            for _ in range(10):
+                one.send(SETTLING)
+            await until(lambda: one.held() == 4)  # it is given again
+            await until(lambda: one.done == 10)
+            assert fleet.most <= 4
+
+    asyncio.run(run())
+
+
+def test_while_replicas_have_different_limits_the_lowest_holds_and_nobody_starves(
+    server: RedisServer,
+) -> None:
+    async def run() -> None:
+        async with Fleet(server, "differ", 2, 40, "a") as fleet:
+            before = list(fleet.replicas)
+            await until(lambda: all(replica.held() == 20 for replica in before))
+            for replica in before:
+                for _ in range(300):
+                    replica.send(0.02)
+            updated = Replica(9, Client(server, "differ"), fleet.backends, few(6))
+            fleet.replicas.append(updated)
+            updated.slots.start()
+            updated.keep_sending(5)
+            await until(lambda: updated.done == 5)
+            assert all(replica.pool.depth(DECODE) for replica in before)
+            await until(lambda: sum(replica.held() for replica in fleet.replicas) <= 6)
+
+    asyncio.run(run())
+
+
+def test_what_a_replica_held_of_a_backend_that_it_has_no_more_falls_to_the_others(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.shared.slots.LEASE", 0.6)
+
+    async def run() -> None:
+        async with Fleet(server, "removed", 2, 4, "ab") as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 2)
+            other.pool.set_backends([other.loads["b"]])
+            other.allotments.detach(other.loads["a"])
+            for _ in range(40):
+                one.send(0.3)
+            await until(lambda: one.held() == 4)
+
+    asyncio.run(run())
