@@ -77,7 +77,9 @@ class Tail:
         while True:
             try:
                 await self._place(snapshots)
-                self._refusal = ""
+                if self._refusal:
+                    self._refusal = ""
+                    logger.info("what other replicas learn is read again")
                 await self._follow()
             except (Away, Refused) as failure:
                 self._say(failure)
@@ -135,6 +137,9 @@ class Tail:
         while self._placed:
             confirmed = self._confirmed()
             entries = await self._stream.read(self.position, COUNT, self._wait)
+            if not self._placed:  # `look` has found so meanwhile, and said it
+                self._stream.reconnect()
+                return
             if not entries and self._delivery.echoed < confirmed > self._expected:
                 self._stream.reconnect()
                 self._went_back()
