@@ -7,6 +7,7 @@ for by nobody. Only a request that names a response which is not known here asks
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from itertools import islice
 
@@ -14,6 +15,8 @@ from gateway.config import Stored
 from gateway.http.owners import MAX_ID, LocalOwners, Owner
 from gateway.shared.records import Away, Commands, Refused
 from gateway.types import Clock
+
+logger = logging.getLogger("prefixgate.responses")
 
 PENDING = 4096
 """Notes that wait for Redis; of more, the oldest are dropped."""
@@ -74,6 +77,7 @@ class SharedOwners:
         self._pending: dict[str, Owner] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._refused = False
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -123,7 +127,8 @@ class SharedOwners:
         except (Away, Refused):
             return
         if found is not None:
-            backend, _, tenant = found.decode().partition("\n")
+            # What is none of ours names no backend there is.
+            backend, _, tenant = found.decode(errors="replace").partition("\n")
             self._local.note(id, Owner(backend, tenant))
 
     @property
@@ -148,8 +153,16 @@ class SharedOwners:
                 words += (id, f"{backend}\n{tenant}")
             try:
                 await self._commands.run(NOTE, self._keys, words)
-            except (Away, Refused):
+            except Away:
                 return False
+            except Refused as refused:
+                if not self._refused:
+                    logger.warning("who keeps which response is not shared: %s", refused)
+                self._refused = True
+                return False
+            if self._refused:
+                self._refused = False
+                logger.info("who keeps which response is shared again")
             for id, owner in notes:
                 if pending.get(id) == owner:
                     del pending[id]

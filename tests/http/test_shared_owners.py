@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from gateway.http.owners import MAX_ID, Owner
 from gateway.http.shared_owners import PENDING, SharedOwners
 from gateway.shared.link import Link
 from tests.harness.redis_server import RedisServer
+from tests.replicas import until
 
 X, Y = Owner("10.0.0.1:8000", "tenant ä"), Owner("10.0.0.2:8000")
 KEY = "{prefixgate:owners}:responses"
@@ -165,3 +167,30 @@ def test_what_cannot_be_asked_is_unknown() -> None:
                 assert owners.seek("resp_1") is None
 
     asyncio.run(run())
+
+
+def test_what_redis_holds_of_others_does_no_harm(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def run() -> None:
+        async with replica(server) as owners:
+            link = owners._commands
+            responses, noted = link.key("responses"), link.key("responses", "noted")
+            await link.call("HSET", responses, "resp_9", b"\xff\xfe")
+            await link.call("ZADD", noted, round(time.time() * 1000), "resp_9")
+            found = await look_up(owners, "resp_9")
+            assert found is not None
+            assert found.tenant == ""
+            await link.call("DEL", responses)
+            await link.call("SET", responses, "junk")
+            owners.note("resp_1", X)
+            await until(lambda: "is not shared: WRONGTYPE" in caplog.text)
+            await link.call("DEL", responses)
+            await until(lambda: "is shared again" in caplog.text)
+            async with replica(server) as there:
+                assert await look_up(there, "resp_1") == X
+
+    asyncio.run(run())
+    assert caplog.text.count("is not shared") == 1
