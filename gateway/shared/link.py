@@ -15,7 +15,7 @@ from gateway.shared.connection import Lost, Unsent, Word
 from gateway.shared.connections import Connections
 from gateway.shared.reader import Reader
 from gateway.shared.records import Away, Refused
-from gateway.shared.replies import away, passing, redirect
+from gateway.shared.replies import away, passing, redirect, unseen
 from gateway.shared.servers import LIMIT, Servers
 from gateway.types import Clock
 
@@ -129,7 +129,7 @@ class Link:
         try:
             return await self._call(("EVALSHA", digest, *rest), wait)
         except Refused as error:
-            if not str(error).startswith("NOSCRIPT"):
+            if not unseen(error):
                 raise
         return await self._call(("EVAL", script, *rest), deadline - monotonic())
 
@@ -213,7 +213,7 @@ class Link:
             cause = away(reply)
             if cause is None:
                 self._breaker.done()
-                state.commands[Outcome.REFUSED] += 1
+                state.commands[Outcome.REFUSED] += not unseen(reply)
                 self._note_forbidden(command, reply)
                 return reply
             self._breaker.down(f"{state.server} {cause}")

@@ -46,6 +46,11 @@ def passing(error: Refused) -> bool:
     return str(error).startswith(("TRYAGAIN ", "ASK ", "MOVED "))
 
 
+def unseen(error: Refused) -> bool:
+    """Whether the server only has to be sent a script in full, as after each start of its own."""
+    return str(error).startswith("NOSCRIPT ")
+
+
 def redirect(error: Refused, asked: Address) -> tuple[str, Address] | None:
     """Where in the cluster the keys are: ("MOVED", from now on) or ("ASK", this once).
 

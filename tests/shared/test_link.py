@@ -387,3 +387,16 @@ def test_a_server_that_answers_nothing_sensible(caplog: pytest.LogCaptureFixture
 
     asyncio.run(run())
     assert "hunter2" not in caplog.text
+
+
+def test_a_script_that_redis_has_not_seen_is_no_refusal(server: RedisServer) -> None:
+    async def run() -> None:
+        async with linked(server.url) as link:
+            server.command("SCRIPT", "FLUSH")
+            assert await link.run("return 1", [], []) == 1
+            assert link.state.commands[Outcome.REFUSED] == 0
+            with pytest.raises(Refused):
+                await link.run("return redis.error_reply('NO')", [], [])
+            assert link.state.commands[Outcome.REFUSED] == 1
+
+    asyncio.run(run())
