@@ -45,9 +45,9 @@ replicas have reported."""
 PART = 256
 """Slots in one call at most: it must not keep Redis from other work."""
 
-# One hash of replicas: "lease-end turn when-it-last-reported". One of slots; each slot's value has one
-# entry for each replica: {held, used, wanted, when it was last given more, when it last reported,
-# limit}. `born` is in both: where one was evicted, or cannot be read, both count as lost.
+# One hash of replicas: "lease-end turn when-it-last-reported". One of slots; each slot's value has
+# one entry for each replica: {held, used, wanted, when it was last given more, when it last
+# reported, limit}. `born` is in both: where one was evicted, or cannot be read, both count as lost.
 _SCRIPT = """
 local replicas, slots, me = KEYS[1], KEYS[2], ARGV[1]
 local turn, lease, settling = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -278,10 +278,12 @@ class Slots:
         except Refused as refused:
             self._holder.unanswered()
             if not self.refused:
-                logger.warning("limits are not shared: %s", refused)
+                logger.warning("backends' limits are not shared: %s", refused)
             self.refused = str(refused)
         else:
-            self.refused = ""
+            if self.refused:
+                self.refused = ""
+                logger.info("backends' limits are shared again")
             self._holder.answered(allowed)
 
     async def _call(self, asks: Sequence[Ask], lease: float) -> list[int]:

@@ -211,10 +211,14 @@ class AdminState:
                 logger.error("Redis refuses the admin state: %s", refused)
             self._refusal = str(refused)
             return
-        except Exception:  # what it holds is none of ours; the next look may find better
-            logger.exception("the admin state cannot be followed")
+        except Exception as failure:  # it holds what is none of ours; the next look may find better
+            if repr(failure) != self._refusal:
+                logger.exception("the admin state cannot be followed")
+            self._refusal = repr(failure)
             return
-        self._refusal = ""
+        if self._refusal:
+            self._refusal = ""
+            logger.info("the admin state is followed again")
 
     async def _refresh(self, store: Store) -> None:
         if self.unshared:

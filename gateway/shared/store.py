@@ -23,6 +23,8 @@ from gateway.shared.records import Commands
 MAX_ENTRIES = 2048
 MAX_VALUE = 16 * 1024
 """Bytes of an entry's JSON."""
+MAX_DIGITS = 20
+"""Of a version or a time."""
 FRESH = 1.0
 """Seconds. A change that is stored within them was made just now: it holds whatever Redis's clock
 says, which may go back when another server takes over."""
@@ -192,14 +194,16 @@ def _tag() -> str:
 
 def _version(stored: bytes | None) -> Version:
     number, _, tag = (stored or b"").partition(b" ")
-    return Version(int(number), tag.decode()) if number.isdigit() else NOTHING
+    if not number.isdigit() or len(number) > MAX_DIGITS:
+        return NOTHING
+    return Version(int(number), tag.decode(errors="replace"))
 
 
 def _entries(pairs: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, Entry]]:
     for name, stored in pairs:
         at, space, value = stored.partition(b" ")
-        if space and at.isdigit() and len(value) <= MAX_VALUE:
-            with contextlib.suppress(UnicodeDecodeError, msgspec.DecodeError):
+        if space and at.isdigit() and len(at) <= MAX_DIGITS and len(value) <= MAX_VALUE:
+            with contextlib.suppress(UnicodeDecodeError, msgspec.DecodeError, RecursionError):
                 if value:
                     msgspec.json.decode(value)
                 yield name.decode(), Entry(int(at), value or None)

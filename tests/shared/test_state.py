@@ -95,6 +95,7 @@ def test_whatever_redis_does_it_goes_on(
     failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("gateway.shared.state.POLL", 0.01)
+    caplog.set_level("INFO")
 
     async def run() -> None:
         store = FakeStore()
@@ -114,6 +115,8 @@ def test_whatever_redis_does_it_goes_on(
     asyncio.run(run())
     # Once, not at each look.
     assert caplog.text.count("NOPERM") == isinstance(failure, Refused)
+    assert caplog.text.count("cannot be followed") == isinstance(failure, ZeroDivisionError)
+    assert caplog.text.count("followed again") == (not isinstance(failure, Away))
 
 
 def test_what_cannot_be_put_into_force_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:

@@ -132,8 +132,12 @@ def test_what_cannot_be_read_is_left_out(run: Callable[[Test], None]) -> None:
     async def test(store: Store, link: Link) -> None:
         key = link.key("state")
         strange = {"a": b"1", "b": b"x 1", "c": b"1 no json", b"\xff": b"1 1", "@": b"x"}
+        strange |= {"d": b"9" * 5000 + b" 1", "e": b"1 " + b"[" * 9000}
         for name, value in {**strange, "good": b"1 1"}.items():
             await link.call("HSET", key, name, value)
         assert await store.read() == Stored(NOTHING, {"good": Entry(1, b"1")})
+        for version in (b"9" * 5000 + b" x", b"\xff", b""):
+            await link.call("HSET", key, "@", version)
+            assert await store.version() == NOTHING
 
     run(test)
