@@ -17,6 +17,10 @@ from gateway.types import Clock
 logger = logging.getLogger("prefixgate.redis")
 
 _FAILURES = 3
+_STEADY = 5.0
+"""Seconds for which a server must have been good to be believed at once when it is good again."""
+_PAUSES = (0.5, 0.5, 1.0, 2.0, 4.0)
+"""Seconds between attempts while down, by how many times in a row it was good for less."""
 
 
 class Outcome(StrEnum):
@@ -65,10 +69,22 @@ class Breaker:
         self._in_a_row = 0
         self._failed_at = 0.0
         self._said: bool | None = None
+        self._relapses = 0
 
     @property
     def up(self) -> bool:
         return self.state.up
+
+    @property
+    def retry_at_once(self) -> bool:
+        """Whether a server that has just gone down may be tried without a pause."""
+        return not self._relapses
+
+    @property
+    def pause(self) -> float:
+        """Seconds between attempts while down: more and more where it comes and goes, which costs
+        requests more than being away does."""
+        return _PAUSES[min(self._relapses, len(_PAUSES) - 1)]
 
     def done(self) -> None:
         self._in_a_row = 0
@@ -90,6 +106,8 @@ class Breaker:
         """Or still down, for another cause."""
         self.state.cause = cause
         if self.state.up:
+            steady = self._clock() - self.state.since >= _STEADY
+            self._relapses = 0 if steady else self._relapses + 1
             self._change(up=False)
             for close in self.closed:
                 close()

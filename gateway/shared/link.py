@@ -19,8 +19,6 @@ from gateway.shared.replies import away, passing, redirect, unseen
 from gateway.shared.servers import LIMIT, Servers
 from gateway.types import Clock
 
-_RETRY = 0.5
-"""Seconds between attempts while down."""
 _TICK = 0.25
 _QUIET = 1.0
 """Seconds without an answer after which the server is asked for one."""
@@ -230,7 +228,7 @@ class Link:
     async def _tend(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK if self.up else _RETRY):
+                async with asyncio.timeout(_TICK if self.up else self._breaker.pause):
                     await self._wake.wait()
             self._wake.clear()
             if not self.up:
@@ -251,7 +249,8 @@ class Link:
                 self._breaker.down(f"{elected} takes the place of {self.state.server}")
 
     def _try_soon(self) -> None:
-        self._wake.set()
+        if self._breaker.retry_at_once:
+            self._wake.set()
 
     async def _recover(self) -> None:
         """Come up if the server takes a small write: a read says too little of it."""

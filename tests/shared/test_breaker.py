@@ -72,3 +72,23 @@ def test_one_line_for_each_change_of_state(caplog: pytest.LogCaptureFixture) -> 
         "redis: nothing is shared for now: gone",
     ]
     assert breaker.state.cause == "gone"
+
+
+def test_what_comes_and_goes_is_tried_less_and_less_often() -> None:
+    breaker, time = up()
+    time.now += 60
+    breaker.down("gone")
+    assert (breaker.retry_at_once, breaker.pause) == (True, 0.5)
+    pauses = []
+    for _ in range(6):
+        breaker.came_up("r:1")
+        time.now += 0.1
+        breaker.down("full")
+        assert not breaker.retry_at_once
+        breaker.down("still full")
+        pauses.append(breaker.pause)
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    breaker.came_up("r:1")
+    time.now += 60
+    breaker.down("gone")
+    assert (breaker.retry_at_once, breaker.pause) == (True, 0.5)
