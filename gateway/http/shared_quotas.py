@@ -18,6 +18,8 @@ ROUND = 0.25
 """Seconds between two rounds."""
 PER_ROUND = 200
 """Keys that are stated in one round."""
+WORTH_SAYING = 1.0
+"""Seconds for which limits must have been local: a hiccup is counted, and no news."""
 
 
 class SharedQuotas:
@@ -31,7 +33,8 @@ class SharedQuotas:
         # Held by the keys, and by what they have under way: a key that was removed and comes back
         # goes on with the same count as long as that lasts.
         self._uses: WeakValueDictionary[str, SharedUse] = WeakValueDictionary()
-        self._was_local = False
+        self._local_since: float | None = None
+        self._said_local = False
         self._task: asyncio.Task[None] | None = None
 
     def new_use(self, name: str, limits: KeyLimits) -> SharedUse:
@@ -60,9 +63,7 @@ class SharedQuotas:
         """Have Redis told what it has not been asked about."""
         sharing = self.sharing
         local = sharing.local
-        if local is not self._was_local:
-            self._was_local = local
-            self._changed(local)
+        self._say(local)
         if not sharing.asks:
             return
         if not local:
@@ -80,16 +81,25 @@ class SharedQuotas:
             # Nothing is owed: what failed came to nothing by itself.
             sharing.succeeded()
 
-    def _changed(self, local: bool) -> None:
+    def _say(self, local: bool) -> None:
         sharing = self.sharing
         if local:
+            now = sharing.clock()
+            if self._local_since is None:
+                self._local_since = now
+            if self._said_local or now - self._local_since < WORTH_SAYING:
+                return
+            self._said_local = True
             logger.warning(
                 "API keys' limits are this replica's own for now, of %d (auth.without_redis: %s)",
                 sharing.replicas,
                 sharing.without_redis.value,
             )
             return
-        logger.info("API keys' limits hold over all replicas")
+        self._local_since = None
+        if self._said_local:
+            self._said_local = False
+            logger.info("API keys' limits hold over all replicas")
 
     async def _run(self) -> None:
         while True:

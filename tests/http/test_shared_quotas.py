@@ -662,3 +662,27 @@ def test_counts_come_to_what_is_true_whatever_is_lost_on_the_way(
                 assert each.use(limits).used(each.clock()) == (came, charged, 0)
 
     asyncio.run(run())
+
+
+def test_a_hiccup_is_no_news(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "prefixgate.quotas")
+
+    async def run() -> None:
+        async with running(server, 1) as [one]:
+            for seconds in (0.3, 1.0):
+                for _ in range(5):
+                    one.script.cut = True
+                    one.quotas.round()
+                    one.clock.now += seconds
+                    one.quotas.round()
+                    assert one.sharing.local
+                    one.script.cut = False
+                    one.quotas.round()
+
+    asyncio.run(run())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 10
+    assert {text.partition(" for now")[0] for text in said} == {
+        "API keys' limits are this replica's own",
+        "API keys' limits hold over all replicas",
+    }
