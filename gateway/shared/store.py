@@ -83,7 +83,13 @@ _PUT_BACK = (
     _STAMP
     + """
 local version = redis.call('HGET', KEYS[1], '@')
-for i = 3, #ARGV, 2 do redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end
+for i = 3, #ARGV, 2 do
+    local before = redis.call('HGET', KEYS[1], ARGV[i])
+    local since = before and tonumber(string.match(before, '^%d+')) or -1
+    if tonumber(string.match(ARGV[i + 1], '^%d+')) > since then
+        redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+    end
+end
 return next_version(KEYS[1], math.max(number_of(version), tonumber(ARGV[1])), ARGV[2])
 """
 )
@@ -177,7 +183,8 @@ class Store:
         return _version(version), [name.decode() for name in outrun]
 
     async def put_back(self, known: Version, entries: Mapping[str, Entry]) -> None:
-        """Give Redis back what it has lost. What it has of an entry stays.
+        """Give Redis back what it has lost. Of what both have, the later holds: a server that was
+        failed over to, or restored, may have an earlier value.
 
         Args:
             known: the version that had these entries; the new one is above it.

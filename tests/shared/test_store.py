@@ -92,15 +92,17 @@ def test_of_one_thing_the_later_change_holds(run: Callable[[Test], None]) -> Non
 
 def test_redis_that_has_lost_something_is_given_it_back(run: Callable[[Test], None]) -> None:
     async def test(store: Store, link: Link) -> None:
-        await store.change(NOTHING, {"theirs": now(b"1"), "both": now(b"1")})
+        await store.change(NOTHING, dict.fromkeys(("theirs", "later", "stale"), now(b"1")))
         ours = Version(7, "ours")
         with pytest.raises(Behind):
             await store.change(ours, {"a": now(b"1")})
         assert "a" not in (await store.read()).entries
-        await store.put_back(ours, {"both": Entry(5, b"2"), "gone": Entry(6, None)})
+        just_now = round(1000 * (time.time() + 60))
+        lost = {"later": Entry(5, b"2"), "gone": Entry(6, None), "stale": Entry(just_now, b"2")}
+        await store.put_back(ours, lost)
         stored = await store.read()
         assert stored.version.number == 8
-        assert values(stored) == {"theirs": b"1", "both": b"1", "gone": None}
+        assert values(stored) == {"theirs": b"1", "later": b"1", "gone": None, "stale": b"2"}
 
     run(test)
 
