@@ -177,7 +177,8 @@ class Servers:
                         server_hostname=self._server_name if self._tls is not None else None,
                     )
         except TimeoutError:
-            raise Away(f"{address} does not take connections") from None
+            over = "" if self._tls is None else " over TLS"
+            raise Away(f"{address} does not take connections{over}") from None
         except ssl.SSLError as error:
             raise Away(f"{address}: TLS fails: {_reason(error)}") from None
         except OSError as error:
