@@ -19,6 +19,7 @@ import msgspec
 from gateway.config import ConfigError
 from gateway.shared.records import Away, BadRecord, Kind, Origin, Publisher, Refused
 from gateway.shared.store import (
+    KEPT,
     MAX_ENTRIES,
     MAX_VALUE,
     NOTHING,
@@ -223,11 +224,8 @@ class AdminState:
     async def _refresh(self, store: Store) -> None:
         if self.unshared:
             await self._push(store)
-        version = await store.version()
-        if version.number < self.version.number:
-            await self._put_back(store)
-        if version != self.version:
-            self._take(await store.read())
+        if await store.version() != self.version:
+            self._take(await self._read(store))
         self.synced = True
 
     async def _push(self, store: Store) -> None:
@@ -238,12 +236,11 @@ class AdminState:
         changes = {name: Change(each.value, now - each.at) for name, each in batch.items()}
         while True:
             try:
-                version, outrun = await store.change(self.version, changes)
+                _, outrun = await store.change(self.version, changes)
                 break
             except Behind:
-                await self._put_back(store)
-                self._take(await store.read())
-        stored = await store.read()
+                self._take(await self._read(store))
+        stored = await self._read(store)
         if outrun:
             logger.warning(
                 "set here while Redis was away, and by somebody else since, which holds: %s",
@@ -254,12 +251,27 @@ class AdminState:
                 del self.unshared[name]
         self._take(stored)
         if self._publisher is not None:
-            self._publisher.publish(Kind.STATE, _record(version))
+            self._publisher.publish(Kind.STATE, _record(stored.version))
 
-    async def _put_back(self, store: Store) -> None:
+    async def _read(self, store: Store) -> Stored:
+        """What Redis holds, once it has got back what it lost.
+
+        Of that the version says too little: another replica, which did not know all, may have put
+        back what it knew, and others may have changed it since.
+        """
+        stored = await store.read()
+        forgotten = (time.time() - KEPT / 2) * 1000
+        lost = {
+            name: entry
+            for name, entry in self._entries.items()
+            if (name not in stored.entries or stored.entries[name].at < entry.at)
+            and (entry.value is not None or entry.at > forgotten)
+        }
+        if not lost and stored.version.number >= self.version.number:
+            return stored
         logger.warning("Redis has lost what was set over the admin API: it is put back")
-        await store.put_back(self.version, self._entries)
-        self.version = NOTHING
+        await store.put_back(self.version, lost)
+        return await store.read()
 
     def _take(self, stored: Stored) -> None:
         self._entries, self.version = stored.entries, stored.version

@@ -70,7 +70,8 @@ for i = 6, #ARGV, 3 do
     if since > at and age >= tonumber(ARGV[5]) then
         outrun[#outrun + 1] = ARGV[i]
     else
-        local value = string.format('%.0f ', math.max(at, since)) .. ARGV[i + 2]
+        -- Later than the one before, also within a millisecond: replicas tell by it which is.
+        local value = string.format('%.0f ', math.max(at, since + 1)) .. ARGV[i + 2]
         redis.call('HSET', KEYS[1], ARGV[i], value)
     end
 end

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from gateway.config import Redis
+from gateway.shared.link import Link
 from gateway.shared.records import Away, BadRecord, Kind, Refused
 from gateway.shared.state import AdminState
 from gateway.shared.store import NOTHING, Change, Entry, Store, Stored, Version
+from tests.harness.redis_server import RedisServer
 from tests.replicas import until
 from tests.shared.bus import Bus
 
@@ -172,3 +176,42 @@ def test_a_change_while_another_is_stored_is_not_lost() -> None:
         assert (state.shared, store.held.entries["a"].value) == (True, b"2")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["put back", "and changed since"])
+def test_what_another_put_back_that_knew_less_undoes_nothing(
+    also: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is flushed just after a change, before the others have heard of it."""
+    monkeypatch.setattr("gateway.shared.state.POLL", 3600.0)
+
+    async def run(redis: RedisServer) -> None:
+        links = [Link(Redis(url=redis.url), time.monotonic) for _ in range(2)]
+        one, other = (state_of(Store(link, 2.0)) for link in links)
+        for link, state in zip(links, (one, other), strict=True):
+            await link.start()
+            await state.start(1.0)
+        one.note({"gone": 1, "changed": 1}, ())
+        await one.push()
+        await other._try(other._refresh)
+        one.note({"changed": 2, "new": 1}, ["gone"])
+        await one.push()
+        redis.command("FLUSHALL")
+        await other._try(other._refresh)
+        assert {*other.entries} == {"gone", "changed"}  # as far as it knew
+        if also:
+            for number in range(3):
+                other.note({"theirs": number}, ())
+                await other.push()
+        for state in (one, other, one):
+            await state._try(state._refresh)
+        expected = {"changed": b"2", "new": b"1"} | ({"theirs": b"2"} if also else {})
+        for state in (one, other):
+            assert {name: entry.value for name, entry in state.entries.items()} == expected
+            assert state.version == await Store(links[0], 2.0).version()
+            await state.stop()
+        for link in links:
+            await link.stop()
+
+    with RedisServer() as redis:
+        asyncio.run(run(redis))
