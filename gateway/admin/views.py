@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.config import Section
 from gateway.fleet.backend import Backend, BackendState, Source
 from gateway.fleet.breaker import Breaker, BreakerState
-from gateway.prefix.index import IndexStats
+from gateway.prefix.stats import IndexStats
 from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool

@@ -24,6 +24,14 @@ _FOUND = 0.9
 """Share of a prefix that must be reported for it to count as found: token counts are estimates,
 and engines round down to blocks of their own."""
 
+_CONFIDENT_BLOCKS = 4
+"""Blocks from which on a report of nothing cached cannot be a matter of rounding."""
+
+
+def beyond_doubt(limit: int, known: Iterable[tuple[int, int]]) -> bool:
+    """Whether a good part of a chain must have been cached; `limit` and `known` as below."""
+    return any(end >= _CONFIDENT_BLOCKS and since < limit / 2 for end, since in known)
+
 
 def revised_limit(
     scale: BlockScale,

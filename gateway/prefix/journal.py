@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.prefix.holder import Holder
-from gateway.prefix.tree import Node
-from gateway.types import Chain
+from gateway.prefix.holder import Booking, Holder
+from gateway.prefix.tree import Node, Tree
+from gateway.types import HASH_BYTES, Chain
 
 
 class Journal(Protocol):
@@ -30,3 +30,23 @@ class Journal(Protocol):
 
     def revised(self, holder: Holder) -> None:
         """More, or less, is believed of a backend's capacity."""
+
+
+def tell(journal: Journal, tree: Tree, booking: Booking) -> None:
+    """Report a booking that is being confirmed, as far as its backend still holds it."""
+    holder = booking.holder
+    path, shared = tree.walk(booking.chain)
+    held = known = 0
+    for node in path:
+        pending = node.pending
+        if holder not in node.holders or (
+            pending and holder in pending and booking not in pending[holder]
+        ):
+            break
+        held = min(node.end, shared)
+        if known == node.start and any(
+            each.live and not (pending and each in pending) for each in node.holders
+        ):
+            known = held
+    if held:
+        journal.used(holder, booking.chain[: held * HASH_BYTES], booking.time, path, known)

@@ -31,7 +31,7 @@ def assert_sound(index: PrefixIndex) -> None:
         for touch in node.holders.values():
             if touch not in deepest or deepest[touch].start < node.start:
                 deepest[touch] = node
-    holders = {*index._backends.values(), *index._dead}
+    holders = {*index.holders(), *index._holdings.dead}
     assert {touch for holder in holders for touch in holder.touches()} == set(deepest)
     assert all(touch.leaf is node for touch, node in deepest.items())
     for holder in holders:
@@ -45,7 +45,7 @@ def assert_sound(index: PrefixIndex) -> None:
 
 def all_nodes(index: PrefixIndex) -> list[Node]:
     found: list[Node] = []
-    todo = [index._tree.root]
+    todo = [index.tree.root]
     while todo:
         children = todo.pop().children.values()
         found.extend(children)

@@ -187,4 +187,4 @@ def test_what_is_remembered_of_evictions_is_bounded(monkeypatch: pytest.MonkeyPa
     for _ in range(200):
         index.confirm(index.book("a", chain(next(source)[:60])))
     assert index.stats().evicted_blocks > 100
-    assert len(index._backends["a"].evicted) == 10
+    assert len(index.holder("a").evicted) == 10
