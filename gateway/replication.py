@@ -56,6 +56,7 @@ class Replication:
     def __init__(self, settings: Settings, clock: Clock, workers: int = 1) -> None:
         self._workers = workers
         self._clock = clock
+        self._lease = settings.replication.lease
         self.link = Link(settings.redis, clock)
         self.feed = Feed(self.link, self.link.reader(), settings.replication, clock)
         self.sharing = Sharing(
@@ -63,7 +64,7 @@ class Replication:
             self.feed.origin.hex(),
             without_redis=settings.auth.without_redis,
             timeout=settings.redis.timeout,
-            lease=settings.replication.lease,
+            lease=self._lease,
             clock=clock,
         )
         self.quotas = SharedQuotas(self.sharing, self._replicas)
@@ -82,7 +83,7 @@ class Replication:
             feed, gateway.clock, lambda: gateway.pools.policy, gateway.learning.speeds
         )
         self.allotments = Allotments(lambda: gateway.pools.scheduling, self._replicas)
-        self._slots = Slots(self.link, feed.origin, self.allotments)
+        self._slots = Slots(self.link, feed.origin, self.allotments, self._lease)
         self.allotments.wake = self._slots.wake
         gateway.overrides.share(Store(self.link, STATE_TIMEOUT), feed)
         for part in (self.index, self.load, gateway.overrides.state):

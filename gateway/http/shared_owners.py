@@ -13,6 +13,7 @@ from itertools import islice
 
 from gateway.config import Stored
 from gateway.http.owners import MAX_ID, LocalOwners, Owner
+from gateway.shared.background import Background
 from gateway.shared.records import Away, Commands, Refused
 from gateway.types import Clock
 
@@ -76,7 +77,7 @@ class SharedOwners:
         self._keys = [commands.key("responses"), commands.key("responses", "noted")]
         self._pending: dict[str, Owner] = {}
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background("stored responses")
         self._refused = False
         self.dropped = 0
 
@@ -93,14 +94,12 @@ class SharedOwners:
         self._local.settings = settings
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._background.start(self._send_all)
 
     async def stop(self) -> None:
         """Bring what waits to Redis, as far as it takes it at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            await self._send()
+        await self._background.stop()
+        await self._send()
 
     def note(self, id: str, owner: Owner) -> None:
         self._local.note(id, owner)
@@ -135,7 +134,7 @@ class SharedOwners:
     def _ttl(self) -> int:
         return round(self.settings.ttl * 1000)
 
-    async def _run(self) -> None:
+    async def _send_all(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()

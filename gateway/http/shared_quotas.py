@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from weakref import WeakValueDictionary
@@ -11,11 +10,14 @@ from weakref import WeakValueDictionary
 from gateway.config import KeyLimits
 from gateway.http.quota_sharing import Sharing
 from gateway.http.shared_use import SharedUse
+from gateway.shared.background import Background
 
 logger = logging.getLogger("prefixgate.quotas")
 
 ROUND = 0.25
-"""Seconds between two rounds."""
+"""Seconds between two rounds, at most."""
+ROUNDS = 6
+"""Rounds in a lease, at least."""
 PER_ROUND = 200
 """Keys that are stated in one round."""
 WORTH_SAYING = 1.0
@@ -35,7 +37,7 @@ class SharedQuotas:
         self._uses: WeakValueDictionary[str, SharedUse] = WeakValueDictionary()
         self._local_since: float | None = None
         self._said_local = False
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background("limits of API keys")
 
     def new_use(self, name: str, limits: KeyLimits) -> SharedUse:
         """The count of the key that has a name."""
@@ -45,14 +47,11 @@ class SharedQuotas:
         return use
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._background.start(self._rounds)
 
     async def stop(self) -> None:
         """State what is left to state, as far as Redis takes it at once."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._background.stop()
         now = self.sharing.clock()
         for use in tuple(self._uses.values()):
             if use.due(now):
@@ -101,7 +100,7 @@ class SharedQuotas:
             self._said_local = False
             logger.info("API keys' limits hold over all replicas")
 
-    async def _run(self) -> None:
+    async def _rounds(self) -> None:
         while True:
             self.round()
-            await asyncio.sleep(ROUND)
+            await asyncio.sleep(min(ROUND, self.sharing.lease / ROUNDS))

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
-from collections.abc import Awaitable, Callable
 
 from gateway.config import Replication
+from gateway.shared.background import Background
 from gateway.shared.delivery import Delivery
 from gateway.shared.outbox import Outbox
 from gateway.shared.records import (
@@ -35,8 +34,6 @@ from gateway.shared.stream import Stream, Waiting
 from gateway.shared.tail import Tail
 from gateway.types import Clock
 from gateway.version import VERSION
-
-logger = logging.getLogger("prefixgate.shared")
 
 BEAT = 1.0
 """Seconds between two signs of life, at most."""
@@ -93,8 +90,8 @@ class Feed:
         )
         self._heartbeats: list[Heartbeat] = []
         self._lost = 0
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopped = False
+        self._background = Background("feed")
+        self._started = self._stopped = False
 
     @property
     def stats(self) -> FeedStats:
@@ -130,15 +127,13 @@ class Feed:
 
     async def start(self) -> None:
         """Begin. Waits for nothing."""
-        self._tasks = [
-            asyncio.create_task(self._forever(step))
-            for step in (
-                self._outbox.run,
-                lambda: self._tail.run(self._snapshots),
-                self._pulse,
-                self._keep_snapshots,
-            )
-        ]
+        self._started = True
+        self._background.start(
+            self._outbox.run,
+            lambda: self._tail.run(self._snapshots),
+            self._pulse,
+            self._keep_snapshots,
+        )
 
     async def caught_up(self) -> bool:
         """Wait until this replica is warm, Redis is found to be away, or `warm_timeout` is over.
@@ -153,15 +148,13 @@ class Feed:
 
     async def stop(self) -> None:
         """Say goodbye, send what is left within `PARTING`, end."""
-        if self._tasks and not self._stopped:
+        if self._started and not self._stopped:
             self._outbox.publish(Kind.ALIVE, alive(self._version, leaves=True))
             self._stopped = True
             if self._commands.up:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._outbox.drain(), PARTING)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
 
     async def _pulse(self) -> None:
         """Show that this replica is there, and see whether it hears."""
@@ -194,11 +187,3 @@ class Feed:
                     await self._snapshots.write()
             except (Away, Refused):
                 self._stats.snapshot_age = None
-
-    async def _forever(self, run: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await run()
-            except Exception:
-                logger.exception("a part of what shares with other replicas failed; it goes on")
-                await asyncio.sleep(BEAT)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.config import Redis
 from gateway.shared.address import Address
+from gateway.shared.background import Background
 from gateway.shared.breaker import Breaker, LinkState, Outcome, logger
 from gateway.shared.connection import Lost, Unsent, Word
 from gateway.shared.connections import Connections
@@ -72,7 +73,7 @@ class Link:
         self._hashes: dict[str, str] = {}
         self._forbidden: set[Word] = set()
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background("redis")
 
     @property
     def state(self) -> LinkState:
@@ -96,15 +97,13 @@ class Link:
         """Try once, for about a second, and go on trying in the background."""
         self._loop = asyncio.get_running_loop()
         await self._recover()
-        self._tasks = [self._loop.create_task(self._tend())]
+        self._background.start(self._tend)
         if self._servers.watched:
-            self._tasks.append(self._loop.create_task(self._follow()))
+            self._background.start(self._follow)
 
     async def stop(self) -> None:
         """Close everything; commands under way raise `Away`."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
         self._breaker.stop()
 
     async def call(self, *words: Word, timeout: float | None = None) -> Any:

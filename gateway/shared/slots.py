@@ -31,11 +31,11 @@ from gateway.shared.records import Away, Commands, Origin, Refused
 logger = logging.getLogger("prefixgate.shared")
 
 INTERVAL = 0.15
-"""Seconds between exchanges."""
+"""Seconds between exchanges, at most."""
+EXCHANGES = 6
+"""Exchanges in a lease, at least."""
 SHORT_INTERVAL = 0.025
 """The same while anybody waits for a slot."""
-LEASE = 3.0
-"""Seconds after which a silent replica's allotments fall to the others."""
 KEEP = 0.1
 """Seconds for which one that was just given a slot keeps it while others want it: each time that a
 slot changes hands it lies idle for an interval or two."""
@@ -230,16 +230,21 @@ class Holder(Protocol):
 class Slots:
     """Exchanges a replica's slots for as long as it runs.
 
+    Args:
+        lease: seconds after which a silent replica's allotments fall to the others.
+
     Attributes:
         refused: Redis's own words, while it refuses; "" otherwise.
     """
 
-    def __init__(self, commands: Commands, origin: Origin, holder: Holder) -> None:
+    def __init__(self, commands: Commands, origin: Origin, holder: Holder, lease: float) -> None:
         self.refused = ""
         self._commands = commands
         self._name = origin.hex()
         self._keys = [commands.key("slots", "replicas"), commands.key("slots", "held")]
         self._holder = holder
+        self._lease = lease
+        self._interval = min(INTERVAL, lease / EXCHANGES)
         self._turn = 0
         self._ends = False
         self._short = asyncio.Event()
@@ -269,7 +274,7 @@ class Slots:
         try:
             for start in range(0, len(asks) or 1, PART):
                 part = asks[start : start + PART]
-                answer = await self._call(part, LEASE)
+                answer = await self._call(part, self._lease)
                 if len(answer) != len(part):
                     return  # overtaken by a later call
                 allowed += answer
@@ -313,5 +318,5 @@ class Slots:
             if not self._ends:
                 self._short.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(INTERVAL):
+                async with asyncio.timeout(self._interval):
                     await self._short.wait()

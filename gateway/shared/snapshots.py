@@ -31,7 +31,7 @@ RARELY = 10
 """Intervals after which there is one anyway, so that the stream gets shorter."""
 _HURRY = 10
 """One that is owed waits for this part of an interval only."""
-_LEASE = 10_000
+_WRITER_LEASE = 10_000
 """Milliseconds between two chunks after which a writer is taken to be dead."""
 _PARTIAL = 60_000
 """Milliseconds for which chunks stay that no pointer names."""
@@ -236,7 +236,7 @@ class Snapshots:
     async def write(self) -> bool:
         """Write one if it is still due and nobody else does; whether there is a new one."""
         token = secrets.token_hex(8)
-        words = ("SET", self._lease_key, token, "NX", "PX", _LEASE)
+        words = ("SET", self._lease_key, token, "NX", "PX", _WRITER_LEASE)
         if await self._commands.call(*words, timeout=PATIENCE) is None:
             return False
         started = time.perf_counter()
@@ -279,7 +279,7 @@ class Snapshots:
                     break
                 await asyncio.sleep((time.perf_counter() - started) * (1 / _SHARE - 1))
                 await self._leased(
-                    _PUT, [self._lease_key, key], [token, _LEASE, _PARTIAL, chunks, chunk]
+                    _PUT, [self._lease_key, key], [token, _WRITER_LEASE, _PARTIAL, chunks, chunk]
                 )
                 chunks, size = chunks + 1, size + len(chunk)
             last = "" if before is None else before.id

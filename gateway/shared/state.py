@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.config import ConfigError
+from gateway.shared.background import Background
 from gateway.shared.records import Away, BadRecord, Kind, Origin, Publisher, Refused
 from gateway.shared.store import (
     KEPT,
@@ -80,7 +81,7 @@ class AdminState:
         self._refusal = ""
         self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background("admin state")
 
     def share(self, store: Store, publisher: Publisher) -> None:
         """Have all replicas share it. To be called before anything is set."""
@@ -165,17 +166,14 @@ class AdminState:
             logger.warning(
                 "what was set over the admin API cannot be read from Redis yet: the settings hold"
             )
-        self._task = asyncio.create_task(self._run())
+        self._background.start(self._follow)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._background.stop()
         if self.unshared:
             logger.warning("never shared, and forgotten now: %s", ", ".join(sorted(self.unshared)))
 
-    async def _run(self) -> None:
+    async def _follow(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL):

@@ -149,7 +149,7 @@ def test_who_falls_behind_the_trimmed_stream_loads_the_snapshot(redis: RedisServ
         async with Member(redis.url, settings, keeps=False) as tail_only:
             # These two stop reading, as if they had no time; the other one goes on and forgets.
             for member in (b, tail_only):
-                member.feed._tasks[1].cancel()
+                member.feed._background._tasks[1].cancel()
             b.feed._snapshots.snapshotter = None
             a.learn(*numbered(0, 300))
             await until(lambda: a.feed.stats.snapshots_written)
@@ -160,7 +160,7 @@ def test_who_falls_behind_the_trimmed_stream_loads_the_snapshot(redis: RedisServ
             b.feed._snapshots.snapshotter = b.book
             for member in (b, tail_only):
                 again = member.feed._tail.run(member.feed._snapshots)
-                member.feed._tasks.append(asyncio.create_task(again))
+                member.feed._background._tasks.append(asyncio.create_task(again))
                 await until(lambda member=member: b"last" in member.book.known)  # type: ignore[misc]
             assert {*b.book.known} == {b"first", b"last", *numbered(0, 300)}
             assert b.feed.stats.reloads == 1
@@ -254,12 +254,12 @@ def test_own_entries_that_redis_lost_are_owed(redis: RedisServer) -> None:
         await share(a, b, cut, b"first")
         await until(lambda: a.feed.stats.snapshots_written)
         written = a.feed.stats.snapshots_written
-        a.feed._tasks[1].cancel()
+        a.feed._background._tasks[1].cancel()
         read = a.feed.stats.batches_sent
         a.learn(b"lost")
         await until(lambda: b"lost" in b.book.known and a.feed.stats.batches_sent > read + 1)
         await a.link.call("DEL", a.link.key("feed"))
-        a.feed._tasks.append(asyncio.create_task(a.feed._tail.run(a.feed._snapshots)))
+        a.feed._background._tasks.append(asyncio.create_task(a.feed._tail.run(a.feed._snapshots)))
         await until(lambda: a.feed.stats.own_gaps)
         await until(lambda: a.feed.stats.snapshots_written > written)
 

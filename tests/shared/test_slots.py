@@ -23,6 +23,7 @@ from tests.harness.redis_server import RedisServer
 from tests.scheduling.virtual import DECODE, Caller, ask, limits, load_of
 
 PATIENCE = 20.0
+LEASE = 1.0
 
 
 class Client:
@@ -98,7 +99,7 @@ class Replica:
         clock = asyncio.get_running_loop().time
         self.loads = {id: load_of(id) for id in backends}
         self.allotments = Allotments(lambda: scheduling, lambda: known)
-        self.slots = Slots(client, bytes([number] * 8), self.allotments)
+        self.slots = Slots(client, bytes([number] * 8), self.allotments, LEASE)
         self.allotments.wake = self.slots.wake
         self.pool = Pool("m", Role.UNIFIED, build("least_load", {}), scheduling, clock)
         self.pool.set_backends(list(self.loads.values()))
@@ -394,7 +395,7 @@ def test_what_does_not_go_into_even_shares_goes_from_one_to_the_next(server: Red
         clients = [Client(server, "rotation") for _ in range(3)]
         holders = [Greedy() for _ in clients]
         slots = [
-            Slots(client, bytes([number] * 8), holder)
+            Slots(client, bytes([number] * 8), holder, LEASE)
             for number, (client, holder) in enumerate(zip(clients, holders, strict=True))
         ]
         await slots[0].exchange()
