@@ -9,8 +9,8 @@ import msgspec
 
 from gateway.config import Section
 
-WHOLE = frozenset({"backends", "policy", "server.tls", "backend_tls", "redis"})
-"""Sections that change as one: their parts mean nothing by themselves."""
+WHOLE = frozenset({"backends", "policy", "server.tls", "backend_tls", "redis", "replication"})
+"""Sections that change as one: their parts mean nothing by themselves, or hold from the start on."""
 
 
 def changes(before: Section, after: Section, above: str = "") -> list[str]:

@@ -9,6 +9,7 @@ from gateway.config import (
     BackendTls,
     PolicyConfig,
     Redis,
+    Replication,
     Scheduling,
     Server,
     ServerTls,
@@ -45,6 +46,7 @@ def test_some_sections_change_as_one(section: str) -> None:
         policy=PolicyConfig(params={"omega": 0.5}),
         backend_tls=BackendTls(insecure=True),
         redis=Redis(url="redis://a"),
+        replication=Replication(lease=1.0),
     )
     assert section in changes(before, after)
 
