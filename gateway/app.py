@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
@@ -26,13 +25,14 @@ from gateway.control import GatewayControl
 from gateway.fleet.access import Accesses
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.allow import AllowRule
-from gateway.fleet.backend import Backend, BackendState, Source
+from gateway.fleet.backend import Source
 from gateway.fleet.discovery.feeds import Feeds
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.health import Prober
 from gateway.fleet.polling import LoadPoller
 from gateway.fleet.reconciler import Reconciler
 from gateway.fleet.upstream import TICK, Upstream
+from gateway.following import Following
 from gateway.http.admission import Admission
 from gateway.http.attempts import Attempts
 from gateway.http.body import Bodies
@@ -55,28 +55,24 @@ from gateway.overrides import Overrides
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
+from gateway.readings import sources_of
 from gateway.reload import Reloader
 from gateway.replication import Replication
 from gateway.scheduling.load import BackendLoad
-from gateway.scheduling.pools import ANY_MODEL, Pools
+from gateway.scheduling.pools import Pools
 from gateway.scheduling.reported import Reports
 from gateway.telemetry.access import AccessLog
 from gateway.telemetry.collector import MetricsPage
 from gateway.telemetry.lines import LineLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
-from gateway.telemetry.sources import FeedReading, GateState, Sources
 from gateway.tls import ServerCertificate
-from gateway.types import Clock, Role
-from gateway.version import VERSION
+from gateway.types import Clock
 from policies.base import Policy
 from policies.registry import build
 
 if TYPE_CHECKING:
     from gateway.workers.siblings import Siblings
-
-Serving = dict[str, list[BackendLoad]]
-"""Backends, by the models that they serve."""
 
 L = TypeVar("L", bound=LineLog[Any])
 
@@ -98,6 +94,7 @@ class Gateway:
         clock: seconds, monotonic.
         instance: names the process on its own pages, or with workers all of them; made up when
             not given.
+        workers: processes that the gateway has, this one included.
 
     Attributes:
         settings: those that hold now.
@@ -110,7 +107,11 @@ class Gateway:
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock = time.monotonic, instance: str | None = None
+        self,
+        settings: Settings,
+        clock: Clock = time.monotonic,
+        instance: str | None = None,
+        workers: int = 1,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -135,7 +136,7 @@ class Gateway:
             self.keys = Keys(settings.auth)
             self.owners = LocalOwners(settings.stored, clock)
         else:
-            self.replication = Replication(settings, clock)
+            self.replication = Replication(settings, clock, workers)
             self.keys = Keys(settings.auth, self.replication.quotas.new_use)
             self.owners = self.replication.owners
         self.overrides = Overrides(self)
@@ -148,13 +149,10 @@ class Gateway:
         policy = build(settings.policy.name, settings.policy.params)
         self.pools = Pools(self.recorded(policy), settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
-        self._retired: list[Upstream] = []
-        """Of removed backends, while they still have exchanges to end."""
         self.loads: dict[str, BackendLoad] = {}
         self.learning = Learning(index=self.index, loads=self.loads, clock=clock)
-        self._models: dict[str, frozenset[str]] = {}
         self.metrics = Metrics(self.fleet.knows)
-        self.page = MetricsPage(self.metrics, self._sources())
+        self.page = MetricsPage(self.metrics, sources_of(self))
         self.facts = FactReader(
             fleet=self.fleet,
             index=self.index,
@@ -216,8 +214,9 @@ class Gateway:
         self._ticker: asyncio.Task[None] | None = None
         self._admin_listener: AdminListener | None = None
         self._starlette = self._control_plane()
-        self.fleet.on_change(self._backend_changed)
-        self.fleet.on_restart(self._backend_restarted)
+        self.following = Following(self)
+        self.fleet.on_change(self.following.changed)
+        self.fleet.on_restart(self.following.restarted)
         if self.replication is not None:
             self.replication.join(self)
         self.reconciler.offer(Source.CONFIG, settings.backends)
@@ -352,9 +351,7 @@ class Gateway:
                 self.proxy.assume_prefilled(now)
                 self.proxy.ping_silent()
                 self.index.reclaim(RECLAIMED)
-                for upstream in (*self.upstreams.values(), *self._retired):
-                    upstream.tick()
-                self._retired = [upstream for upstream in self._retired if upstream.busy]
+                self.following.tick()
 
     def _refresh_certificate(self) -> None:
         if self.certificate is None:
@@ -369,153 +366,6 @@ class Gateway:
         self.metrics.observe(record)
         if self.access is not None:
             self.access.write(record)
-
-    def _sources(self) -> Sources:
-        return Sources(
-            version=VERSION,
-            policy=lambda: self.pools.policy.name,
-            clock=self.clock,
-            backends=self.fleet,
-            loads=self.loads.values(),
-            pools=self.pools,
-            gates=self._gates,
-            feeds=self._feed_readings,
-            errors=lambda: {
-                str(each): sums for each, sums in self.learning.errors.snapshot().items()
-            },
-            bytes_per_token=lambda model: self.learning.tokens.bytes_per_token(
-                self.fleet.aliases.main(model)
-            ),
-            index=self.index.stats,
-            keys=self.keys,
-            sharing=lambda: None if self.replication is None else self.replication.reading(),
-            overrides=lambda: {str(held): count for held, count in self.overrides.counts().items()},
-        )
-
-    def _gates(self) -> dict[str, GateState]:
-        now = self.clock()
-        return {
-            load.id: GateState(not pool.is_open(load), load.pending_seconds(now))
-            for pool in self.pools
-            for load in pool.backends
-        }
-
-    def _feed_readings(self) -> Iterator[FeedReading]:
-        now = self.clock()
-        for state in self.feeds:
-            yield FeedReading(
-                state,
-                len(self.reconciler.listed(state.source, state.name)),
-                self.reconciler.unreachable(state.source, state.name),
-                math.inf if state.read_at is None else now - state.read_at,
-            )
-
-    # the fleet's news
-
-    def restate_backends(self) -> None:
-        """Let all parts hear of every backend again: what is assumed of them has changed."""
-        for backend in self.fleet:
-            self._backend_changed(backend)
-
-    def _backend_changed(self, backend: Backend) -> None:
-        """Keep connections, ledger, index, counters and pools in step with one backend."""
-        id = backend.id
-        self.metrics.backend_changed(id, backend.state)
-        if backend.state is BackendState.REMOVED:
-            retired = self.upstreams.pop(id)
-            retired.close()
-            self._retired.append(retired)
-            self.index.remove_backend(id)
-            self.learning.backend_removed(id)
-        else:
-            if id not in self.upstreams:
-                self._backend_added(backend)
-            self.upstreams[id].access = backend.access
-            capacity = self._capacity(backend)
-            self.loads[id].capacity_tokens = capacity
-            self.loads[id].trials = backend.trials
-            self._give_up_on(backend)
-            self.learning.backend_changed(id, next(iter(backend.models), ""), capacity)
-        self._forget_unloaded(backend)
-        # A ledger outlives its backend while leases are out: if the backend comes back before
-        # they end, its limits still count them.
-        for gone in [id for id in self.loads if id not in self.upstreams]:
-            if not self.loads[gone].in_flight:  # a removed one counts no strangers'
-                load = self.loads.pop(gone)
-                if self.replication is not None:
-                    self.replication.detach(load)
-        self._update_pools()
-
-    def _serving(self) -> Serving:
-        """Who can take whole requests now, by model: prefill engines only where nobody else can."""
-        serving: Serving = {}
-        healthy = [other for other in self.fleet if other.state is BackendState.HEALTHY]
-        whole = [other for other in healthy if other.role is not Role.PREFILL]
-        for backends in (whole, healthy):
-            found: Serving = {}
-            for other in backends:
-                for model in (*self.fleet.aliases.served_by(other.models), ANY_MODEL):
-                    found.setdefault(model, []).append(self.loads[other.id])
-            serving = found | serving
-        return serving
-
-    def _update_pools(self) -> None:
-        """Tell the pools who can take requests: busy backends only where all are."""
-        serving = self._serving()
-        busy = {other.id for other in self.fleet if other.busy is not None}
-        avoided: Serving = {}
-        if busy:
-            for model, loads in serving.items():
-                free = [load for load in loads if load.id not in busy]
-                if free and len(free) < len(loads):
-                    avoided[model] = [load for load in loads if load.id in busy]
-                    serving[model] = free
-        self.pools.update(serving, avoided)
-
-    def _give_up_on(self, backend: Backend) -> None:
-        """When probes have put out a backend that has sent nothing either since the first of them
-        failed, what waits for a first byte there need not wait for its limit. One that sends
-        anything is at work, and one that only takes no more connections may be finishing."""
-        if backend.condition is BackendState.EJECTED and not backend.doubted:
-            upstream = self.upstreams[backend.id]
-            if upstream.heard_at < backend.failing_since:
-                upstream.give_up()
-
-    def _forget_unloaded(self, backend: Backend) -> None:
-        """A model that a backend no longer lists may come back with other weights."""
-        before = self._models.get(backend.id, frozenset())
-        models = frozenset(backend.models)
-        for model in before - models:
-            if self.replication is None:
-                self.generations.raise_for(model)
-            else:
-                self.replication.index.unloaded(model)
-        if backend.state is BackendState.REMOVED:
-            self._models.pop(backend.id, None)
-        else:
-            self._models[backend.id] = models
-
-    def _backend_added(self, backend: Backend) -> None:
-        address = backend.address
-        self.upstreams[backend.id] = Upstream(
-            address.host, address.port, self.clock, backend.access
-        )
-        load = self.loads.get(backend.id)
-        if load is None:
-            load = self.loads[backend.id] = BackendLoad(backend.id)
-            if self.replication is not None:
-                self.replication.attach(load)
-        self.index.add_backend(backend.id, self._capacity(backend))
-
-    def _capacity(self, backend: Backend) -> float:
-        return float(backend.capacity_tokens or self.settings.index.capacity_tokens)
-
-    def _backend_restarted(self, backend: Backend) -> None:
-        logger.warning("backend %s restarted: its prefixes are forgotten", backend.id)
-        if self.replication is None:
-            self.index.reset_backend(backend.id)
-        else:
-            self.replication.index.restarted(backend.id)
 
 
 def _log(kind: Callable[[str], L], option: str, path: str | None) -> L | None:

@@ -25,16 +25,16 @@ from gateway.sockets import listen
 logger = logging.getLogger("prefixgate")
 
 
-def check(settings: Settings, instance: str | None = None) -> Gateway:
+def check(settings: Settings, instance: str | None = None, workers: int = 1) -> Gateway:
     """Build everything that the settings describe, without serving or touching anything.
 
     Args:
-        instance: as `Gateway` takes it.
+        instance, workers: as `Gateway` takes them.
 
     Raises:
         ConfigError: something in them cannot work.
     """
-    return Gateway(settings, instance=instance)
+    return Gateway(settings, instance=instance, workers=workers)
 
 
 def serve(load: Callable[[], Settings], path: Path | None = None) -> int:

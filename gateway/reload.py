@@ -67,7 +67,7 @@ def _server(gateway: Gateway, settings: Settings) -> None:
 
 def _models(gateway: Gateway, settings: Settings) -> None:
     gateway.fleet.aliases = Aliases(settings.models)
-    gateway.restate_backends()
+    gateway.following.restate()
 
 
 def _stored(gateway: Gateway, settings: Settings) -> None:
@@ -84,7 +84,7 @@ def _scheduling(gateway: Gateway, settings: Settings) -> None:
 
 def _index(gateway: Gateway, settings: Settings) -> None:
     gateway.index.set_max_blocks(settings.index.max_blocks)
-    gateway.restate_backends()
+    gateway.following.restate()
 
 
 def _fleet(gateway: Gateway, settings: Settings) -> None:

@@ -66,6 +66,7 @@ class Replication:
             timeout=settings.redis.timeout,
             lease=self._lease,
             clock=clock,
+            replicas=workers,
         )
         self.quotas = SharedQuotas(self.sharing, self._replicas)
         self.owners = SharedOwners(self.link, settings.stored, clock)
@@ -108,7 +109,7 @@ class Replication:
             "redis": "ok" if link.up else "degraded",
             "cause": link.cause or None,
             "seconds": round(self._clock() - link.since, 1),
-            "replicas": self._replicas(),
+            "replicas": self.feed.stats.replicas,
             "index": str(self.feed.stats.warmth),
         }
 

@@ -31,6 +31,7 @@ class Sharing:
         replica: names this process, as no other.
         timeout: seconds that a request waits for Redis, at most.
         lease: seconds after which a replica that says nothing has no requests under way.
+        replicas: that are sure to be there, before Redis has told of any.
 
     Attributes:
         without_redis: may be assigned anew at any time.
@@ -49,6 +50,7 @@ class Sharing:
         timeout: float,
         lease: float,
         clock: Clock,
+        replicas: int = 1,
     ) -> None:
         self.commands = commands
         self.replica = replica
@@ -56,7 +58,7 @@ class Sharing:
         self.timeout = timeout
         self.lease = lease
         self.clock = clock
-        self.replicas = 1
+        self.replicas = replicas
         self.numbers = count(1)
         self.decided_shared = 0
         self.decided_alone = 0

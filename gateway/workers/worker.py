@@ -47,7 +47,7 @@ def work(orders: Orders, load: Callable[[], Settings], path: Path | None) -> int
     """
     settings = load()
     start_logging(settings, f"worker {orders.number}: ")
-    gateway = check(settings, orders.instance)
+    gateway = check(settings, orders.instance, len(orders.sockets))
     sockets = [[socket.socket(fileno=each) for each in place] for place in orders.sockets]
     gateway.listen_for_admins([socket.socket(fileno=each) for each in orders.admin])
     gateway.open_logs()

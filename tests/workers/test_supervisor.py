@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from gateway.secrets import hash_key
 from gateway.sockets import CannotListen, listen, listen_for_each
 from gateway.workers.supervisor import Supervisor
 from tests.harness.fake_backend import FakeBackend
-from tests.harness.gateway_process import ROOT
+from tests.harness.gateway_process import ROOT, free_port
 from tests.harness.raw import End, RawClient
 from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT
@@ -132,3 +133,26 @@ def test_no_worker_outlives_the_supervisor(
     workers.wait_for("all are gone", lambda: not any(map(alive, pids)), timeout=10.0)
     for sock in listen("127.0.0.1", workers.gw.port, "the port is free again"):
         sock.close()
+
+
+@pytest.mark.parametrize(("without_redis", "let_in"), [("share", 4), ("full", 8)])
+def test_workers_divide_limits_also_where_redis_was_never_there(
+    backend: FakeBackend, tmp_path: Path, without_redis: str, let_in: int
+) -> None:
+    limits = {"requests_per_minute": 4}
+    key = {"name": "a", "hash": hash_key("a client's key"), "limits": limits}
+    settings = {
+        "backends": [{"url": backend.url}],
+        "redis": {"url": f"redis://127.0.0.1:{free_port()}"},
+        "auth": {"enabled": True, "keys": [key], "without_redis": without_redis},
+    }
+    workers = Workers(2, settings, tmp_path)
+    statuses = []
+    for _ in range(40):
+        with RawClient(workers.gw.port) as client:
+            headers = [("authorization", "Bearer a client's key")]
+            client.request(CHAT.path, CHAT.body(["hello"]), headers=headers)
+            statuses.append(client.answer().status)
+    workers.gw.stop()
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) == let_in

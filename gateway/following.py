@@ -1,0 +1,155 @@
+"""What a gateway has for each backend, kept in step with the fleet."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from gateway.fleet.backend import Backend, BackendState
+from gateway.fleet.upstream import Upstream
+from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.pools import ANY_MODEL
+from gateway.types import Role
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+Serving = dict[str, list[BackendLoad]]
+"""Backends, by the models that they serve."""
+
+logger = logging.getLogger("prefixgate")
+
+
+class Following:
+    """Hears of the fleet's backends, and has connections, ledger, index, counters and pools follow.
+
+    Args:
+        gateway: whose they are. It has no backends yet.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._retired: list[Upstream] = []
+        """Of removed backends, while they still have exchanges to end."""
+        self._models: dict[str, frozenset[str]] = {}
+
+    def restate(self) -> None:
+        """Let all parts hear of every backend again: what is assumed of them has changed."""
+        gateway = self._gateway
+        for backend in gateway.fleet:
+            self.changed(backend)
+
+    def changed(self, backend: Backend) -> None:
+        """Keep connections, ledger, index, counters and pools in step with one backend."""
+        gateway = self._gateway
+        id = backend.id
+        gateway.metrics.backend_changed(id, backend.state)
+        if backend.state is BackendState.REMOVED:
+            retired = gateway.upstreams.pop(id)
+            retired.close()
+            self._retired.append(retired)
+            gateway.index.remove_backend(id)
+            gateway.learning.backend_removed(id)
+        else:
+            if id not in gateway.upstreams:
+                self._add(backend)
+            gateway.upstreams[id].access = backend.access
+            capacity = self._capacity(backend)
+            gateway.loads[id].capacity_tokens = capacity
+            gateway.loads[id].trials = backend.trials
+            self._give_up_on(backend)
+            gateway.learning.backend_changed(id, next(iter(backend.models), ""), capacity)
+        self._forget_unloaded(backend)
+        # A ledger outlives its backend while leases are out: if the backend comes back before
+        # they end, its limits still count them.
+        for gone in [id for id in gateway.loads if id not in gateway.upstreams]:
+            if not gateway.loads[gone].in_flight:  # a removed one counts no strangers'
+                load = gateway.loads.pop(gone)
+                if gateway.replication is not None:
+                    gateway.replication.detach(load)
+        self._update_pools()
+
+    def restarted(self, backend: Backend) -> None:
+        """An engine has lost what it had cached."""
+        gateway = self._gateway
+        logger.warning("backend %s restarted: its prefixes are forgotten", backend.id)
+        if gateway.replication is None:
+            gateway.index.reset_backend(backend.id)
+        else:
+            gateway.replication.index.restarted(backend.id)
+
+    def tick(self) -> None:
+        """Close connections that are idle for too long."""
+        for upstream in (*self._gateway.upstreams.values(), *self._retired):
+            upstream.tick()
+        self._retired = [upstream for upstream in self._retired if upstream.busy]
+
+    def _serving(self) -> Serving:
+        """Who can take whole requests now, by model: prefill engines only where nobody else can."""
+        gateway = self._gateway
+        serving: Serving = {}
+        healthy = [other for other in gateway.fleet if other.state is BackendState.HEALTHY]
+        whole = [other for other in healthy if other.role is not Role.PREFILL]
+        for backends in (whole, healthy):
+            found: Serving = {}
+            for other in backends:
+                for model in (*gateway.fleet.aliases.served_by(other.models), ANY_MODEL):
+                    found.setdefault(model, []).append(gateway.loads[other.id])
+            serving = found | serving
+        return serving
+
+    def _update_pools(self) -> None:
+        """Tell the pools who can take requests: busy backends only where all are."""
+        gateway = self._gateway
+        serving = self._serving()
+        busy = {other.id for other in gateway.fleet if other.busy is not None}
+        avoided: Serving = {}
+        if busy:
+            for model, loads in serving.items():
+                free = [load for load in loads if load.id not in busy]
+                if free and len(free) < len(loads):
+                    avoided[model] = [load for load in loads if load.id in busy]
+                    serving[model] = free
+        gateway.pools.update(serving, avoided)
+
+    def _give_up_on(self, backend: Backend) -> None:
+        """When probes have put out a backend that has sent nothing either since the first of them
+        failed, what waits for a first byte there need not wait for its limit. One that sends
+        anything is at work, and one that only takes no more connections may be finishing."""
+        gateway = self._gateway
+        if backend.condition is BackendState.EJECTED and not backend.doubted:
+            upstream = gateway.upstreams[backend.id]
+            if upstream.heard_at < backend.failing_since:
+                upstream.give_up()
+
+    def _forget_unloaded(self, backend: Backend) -> None:
+        """A model that a backend no longer lists may come back with other weights."""
+        gateway = self._gateway
+        before = self._models.get(backend.id, frozenset())
+        models = frozenset(backend.models)
+        for model in before - models:
+            if gateway.replication is None:
+                gateway.generations.raise_for(model)
+            else:
+                gateway.replication.index.unloaded(model)
+        if backend.state is BackendState.REMOVED:
+            self._models.pop(backend.id, None)
+        else:
+            self._models[backend.id] = models
+
+    def _add(self, backend: Backend) -> None:
+        gateway = self._gateway
+        address = backend.address
+        gateway.upstreams[backend.id] = Upstream(
+            address.host, address.port, gateway.clock, backend.access
+        )
+        load = gateway.loads.get(backend.id)
+        if load is None:
+            load = gateway.loads[backend.id] = BackendLoad(backend.id)
+            if gateway.replication is not None:
+                gateway.replication.attach(load)
+        gateway.index.add_backend(backend.id, self._capacity(backend))
+
+    def _capacity(self, backend: Backend) -> float:
+        gateway = self._gateway
+        return float(backend.capacity_tokens or gateway.settings.index.capacity_tokens)
