@@ -10,7 +10,7 @@ import msgspec
 from gateway.config import Section
 
 WHOLE = frozenset({"backends", "policy", "server.tls", "backend_tls", "redis", "replication"})
-"""Sections that change as one: their parts mean nothing by themselves, or hold from the start on."""
+"""Sections that change as one: their parts mean nothing by themselves, or hold from the start."""
 
 
 def changes(before: Section, after: Section, above: str = "") -> list[str]:

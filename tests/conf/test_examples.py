@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 
 from gateway.config import (
@@ -71,6 +72,11 @@ def test_the_full_example_can_be_put_into_force_as_a_whole() -> None:
     settings = convert(full(), Settings, "example")
     assert [backend.url for backend in settings.backends] == ["http://gpu1:8000"]
     build(settings.policy.name, settings.policy.params)
+
+
+def test_the_example_for_compose_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://redis:6379")
+    assert load(CONF / "compose.yaml").redis.url is not None
 
 
 def test_the_minimal_example_has_backends_and_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conf.compose import ENGINES, ROOT, SERVICES, mounts
 from tests.harness.gateway_process import free_port
+from tests.harness.redis_server import RedisServer
 
 START_SECONDS = 40.0
 PORTS = {"gateway": 8080} | dict.fromkeys(ENGINES, 8000)
@@ -33,6 +36,7 @@ class Stack:
 
     def __enter__(self) -> Stack:
         with self._exit:
+            self._redis = self._exit.enter_context(RedisServer())
             for name in (*ENGINES, "gateway"):
                 self._start(name)
             for name in PORTS:
@@ -49,10 +53,15 @@ class Stack:
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway.cli", *command],
             cwd=ROOT,
+            env=os.environ | self._environment(name),
             stdout=log,
             stderr=subprocess.STDOUT,
         )
         self._exit.callback(_end, process)
+
+    def _environment(self, name: str) -> dict[str, str]:
+        said: dict[str, str] = SERVICES[name].get("environment", {})
+        return {variable: self.native(name, value) for variable, value in said.items()}
 
     def native(self, name: str, word: str) -> str:
         """A word of a service's command as it is outside of its container."""
@@ -60,6 +69,7 @@ class Stack:
             word = word.replace(target, str(path))
         for other, port in PORTS.items():
             word = word.replace(f"{other}:{port}", f"127.0.0.1:{self._ports[other]}")
+        word = word.replace("redis://redis:6379", self._redis.url)
         word = word.replace(f"127.0.0.1:{PORTS[name]}", f"127.0.0.1:{self._ports[name]}")
         if word == str(PORTS[name]):
             word = str(self._ports[name])
@@ -106,10 +116,17 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield stack
 
 
+def is_whole(ready: Any) -> bool:
+    """Whether a worker knows all engines and the other worker."""
+    shared = ready["shared"]
+    engines = ready["backends"].get("healthy")
+    return (engines, shared["redis"], shared["replicas"]) == (len(ENGINES), "ok", 2)
+
+
 def test_requests_go_through_the_gateway_to_the_engines(stack: Stack) -> None:
     with httpx.Client(base_url=stack.url("gateway:8080"), timeout=30, trust_env=False) as gateway:
         deadline = time.monotonic() + START_SECONDS
-        while (ready := gateway.get("/ready").json())["backends"].get("healthy") != len(ENGINES):
+        while not is_whole(ready := gateway.get("/ready").json()):
             assert time.monotonic() < deadline, ready
             time.sleep(0.1)
         [model] = ready["models"]
