@@ -7,7 +7,6 @@ from math import inf
 from operator import attrgetter
 from typing import Annotated, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from gateway.types import HASH_BYTES, Chain, Decision, Reason
@@ -20,6 +19,7 @@ from policies.cost import (
     placement_seconds,
     prefill_seconds,
 )
+from policies.placed import Placed
 from policies.placements import Placements
 from policies.rendezvous import highest, highest_two
 from policies.rotation import Rotation
@@ -38,28 +38,6 @@ WORST_OF_TWO = 2.0
 """How much dearer than the cheapest backend the better of two may be."""
 
 Weight = Annotated[float, Meta(ge=0, le=100)]
-
-
-class Placed(msgspec.Struct, frozen=True, array_like=True, tag="prefix_affinity"):
-    """What later choices have to know of a request that was sent to a backend.
-
-    Attributes:
-        prefill: seconds of prefill that it brings there.
-        weight: in tokens, if it could have gone elsewhere alike; 0 if it had no choice.
-        prefix: the last block of what any backend held of it; b"" when none held any.
-        waits: what the company there costs more than where there is least of it, in seconds; None
-            when the prefix was not there and is copied.
-    """
-
-    model: str
-    prefill: Annotated[float, Meta(ge=0, le=1e6)]
-    weight: Annotated[float, Meta(ge=0, le=1e9)]
-    prefix: bytes
-    waits: Annotated[float, Meta(ge=0, le=1e6)] | None
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Placed)
 
 
 class PrefixAffinityParams(Params, frozen=True):
@@ -185,12 +163,11 @@ class PrefixAffinity:
         self._learn(self._placed, candidate, request.now)
 
     def note(self) -> bytes:
-        return b"" if self._placed is None else _encoder.encode(self._placed)
+        return b"" if self._placed is None else self._placed.encode()
 
     def placed_elsewhere(self, note: bytes, candidate: Candidate, now: float) -> None:
-        try:
-            placed = _decoder.decode(note)
-        except msgspec.DecodeError:
+        placed = Placed.decode(note)
+        if placed is None:
             return  # another policy's
         self._company_until = now + COMPANY_SECONDS
         self._learn(placed, candidate, now)

@@ -18,50 +18,18 @@ for by the next list. The rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from gateway.config import BackendConfig, BackendOptions, ConfigError
-from gateway.fleet.address import Address
-from gateway.fleet.backend import (
-    Backend,
-    BackendPatch,
-    BackendState,
-    Source,
-    check_models,
-    id_of,
-)
+from gateway.config import BackendConfig, ConfigError
+from gateway.fleet.backend import Backend, BackendPatch, BackendState, Source, check_models
 from gateway.fleet.fleet import Added, Fleet
+from gateway.fleet.listing import Listed, Origin, by_id, completed
 from gateway.fleet.standing import Standing
 from gateway.types import Clock
-
-logger = logging.getLogger("prefixgate.fleet")
-
-
-class Origin(NamedTuple):
-    """Who gives a list: a source, and which of its kind where there are several."""
-
-    source: Source
-    feed: str = ""
-
-    @property
-    def rank(self) -> tuple[int, str]:
-        """What the lower one says holds before the others."""
-        return list(Source).index(self.source), self.feed
-
-
-class Listed(NamedTuple):
-    """What one origin says of one address.
-
-    `incarnation` tells one engine from the next at the same address; "" when that is not known.
-    """
-
-    config: BackendConfig
-    incarnation: str = ""
 
 
 class Reconciler:
@@ -105,7 +73,7 @@ class Reconciler:
         """
         origin = Origin(source, feed)
         known = self._lists.get(origin, {})
-        found = _by_id(entries, incarnations or {}, known)
+        found = by_id(entries, incarnations or {}, known)
         if found == known:
             return
         successors = set()
@@ -138,7 +106,7 @@ class Reconciler:
         Raises:
             ConfigError: its address or models cannot be used, or it may not be added.
         """
-        [(id, listed)] = _by_id((config,), {}, {}).items()
+        [(id, listed)] = by_id((config,), {}, {}).items()
         self._fleet.check(config)
         own = self._lists.setdefault(Origin(Source.ADMIN), {})
         if id in own:
@@ -222,7 +190,7 @@ class Reconciler:
             if patch:
                 self._patches[id] = patch
             if standing.added is not UNSET:
-                [listed] = _by_id((standing.added,), {}, {}).values()
+                [listed] = by_id((standing.added,), {}, {}).values()
                 self._fleet.check(standing.added)
                 own[id] = listed
             self._settle_or_keep(id)
@@ -342,44 +310,3 @@ class Reconciler:
             self._patches.pop(backend.id, None)
             self._drained.discard(backend.id)
         self._fleet.remove(backend.id, expect=backend)
-
-
-B = TypeVar("B", bound=BackendOptions)
-
-
-def completed(options: B, other: BackendOptions) -> B:
-    """What is said of a backend; what is left at its default is taken from elsewhere.
-
-    Raises:
-        ValueError: the two do not go together.
-    """
-    default = BackendOptions()
-    taken = {
-        name: getattr(other, name)
-        for name in BackendOptions.__struct_fields__
-        if getattr(options, name) == getattr(default, name)
-    }
-    return msgspec.structs.replace(options, **taken)
-
-
-def _by_id(
-    entries: Sequence[BackendConfig],
-    incarnations: Mapping[str, str],
-    known: Mapping[str, Listed],
-) -> dict[str, Listed]:
-    """Args:
-        known: the list before, of which the addresses need not be read again.
-
-    Raises:
-        ConfigError: an entry's address or models cannot be used.
-    """
-    ids = {listed.config.url: id for id, listed in known.items()}
-    found: dict[str, Listed] = {}
-    for entry in entries:
-        check_models(entry.models)
-        id = ids.get(entry.url) or id_of(Address.parse(entry.url))
-        if id in found:
-            logger.warning("backend %s is named twice: merged", Address.parse(entry.url).url)
-            entry = completed(entry, found[id].config)
-        found[id] = Listed(entry, incarnations.get(entry.url, ""))
-    return found

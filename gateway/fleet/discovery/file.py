@@ -12,7 +12,7 @@ from gateway.config import BackendConfig, ConfigError, FileSource, Section, pars
 from gateway.fleet.address import Address
 from gateway.fleet.backend import Source, check_models
 from gateway.fleet.discovery.feed import FeedFailure, Listing
-from gateway.fleet.reconciler import completed
+from gateway.fleet.listing import completed
 
 MAX_BYTES = 4 * 1024 * 1024
 SETTLE = 0.1

@@ -14,7 +14,7 @@ import msgspec
 from gateway.config import BackendConfig, BackendOptions, ConfigError, KubernetesSource, convert
 from gateway.fleet.address import Address
 from gateway.fleet.discovery.feed import Listing, at
-from gateway.fleet.reconciler import completed
+from gateway.fleet.listing import completed
 
 PREFIX = "prefixgate/"
 LABELS = {
