@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import inf
 
 from gateway.prefix.dump import Load, dump
 from gateway.prefix.entries import Capacity, Cleared, Reset, Used, Wanted, hints_of
 from gateway.prefix.finding import find
 from gateway.prefix.generations import Generations
+from gateway.prefix.hearsay import Hearsay
 from gateway.prefix.holder import Holder
 from gateway.prefix.index import TIME_BITS, PrefixIndex
+from gateway.prefix.told import Told
 from gateway.prefix.tree import Node
 from gateway.shared.records import BadRecord, Kind, Origin, Publisher
 from gateway.types import HASH_BYTES, Chain, Clock
 
-SAME_RESTART = 15.0
-"""Seconds for which a restart that is seen here is the one that another replica has told of. Three
-times the interval of probes; no engine is up, down and up again within it."""
-
-MAX_SENT = 4096
-MAX_SENT_BLOCKS = 1_000_000
-"""Uses that can be told again in full, and the blocks of all of them."""
-
 WANTED_PER_SECOND = 200
-
-ANSWER_INTERVAL = 1.0
-"""Seconds before the same use is told in full once more."""
+"""Uses that are asked for in full, at most."""
 
 AWAIT_SECONDS = 60.0
 """For how long what a snapshot says of backends that are not here is kept: they may be discovered
@@ -38,14 +27,6 @@ CAPACITY_CHANGE = 1.02
 CAPACITY_INTERVAL = 1.0
 """A capacity is told when it has changed by this factor, and no sooner than seconds after the last
 time."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A use that others were told of in part."""
-
-    used: Used
-    answered_at: float = -inf
 
 
 class SharedIndex:
@@ -94,10 +75,9 @@ class SharedIndex:
         self._publisher = publisher
         self._clock = clock
         self._origin = origin
-        self._sent: OrderedDict[int, _Sent] = OrderedDict()
-        self._sent_blocks = 0
-        self._told_restarts: dict[str, float] = {}
-        self._told_generations: dict[str, float] = {}
+        self._told = Told(clock)
+        self._restarts = Hearsay(clock)
+        self._unloads = Hearsay(clock)
         self._capacities: dict[str, tuple[float, int]] = {}
         self._await_until: float | None = None
         self._allowance = float(WANTED_PER_SECOND)
@@ -115,7 +95,7 @@ class SharedIndex:
         Raises:
             KeyError: there is no such backend.
         """
-        if self._is_news(self._told_restarts, id):
+        if self._restarts.is_news(id):
             holder = self._index.holder(id)
             if holder is None:
                 raise KeyError(id)
@@ -127,7 +107,7 @@ class SharedIndex:
     def unloaded(self, model: str) -> bool:
         """This replica has seen a model go from a backend: begin a new generation of it, unless
         that has happened because another replica told of the same. Says whether one began."""
-        if self._is_news(self._told_generations, model):
+        if self._unloads.is_news(model):
             self._generations.raise_for(model)
             return True
         return False
@@ -141,7 +121,7 @@ class SharedIndex:
             last = chain[at - HASH_BYTES : at]
             short = Used(holder.id, holder.epoch, number, chain[at:], known, last, hints)
             self._publish(Kind.USED, short)
-            self._keep(full)
+            self._told.keep(full)
         else:
             self._publish(Kind.USED, full)
         self.learnt += 1
@@ -248,14 +228,14 @@ class SharedIndex:
         if holder is None:
             self.unknown += 1
         elif reset.restart and holder.epoch < reset.epoch:
-            self._told(self._told_restarts, reset.backend)
+            self._restarts.heard(reset.backend)
 
     def _apply_cleared(self, cleared: Cleared) -> None:
         for id, epoch in cleared.epochs.items():
             self._index.begin_epoch(id, epoch)
         for model, number in cleared.generations.items():
             if self._generations.raise_to(model, number):
-                self._told(self._told_generations, model)
+                self._unloads.heard(model)
 
     def _apply_capacity(self, capacity: Capacity) -> None:
         holder = self._index.holder(capacity.backend)
@@ -267,12 +247,9 @@ class SharedIndex:
     def _answer(self, wanted: Wanted) -> None:
         if wanted.origin != self._origin:
             return
-        sent = self._sent.get(wanted.number)
-        now = self._clock()
-        # All replicas hear the answer: one is enough for those that ask at about the same time.
-        if sent is not None and now - sent.answered_at >= ANSWER_INTERVAL:
-            sent.answered_at = now
-            self._publish(Kind.USED, sent.used)
+        used = self._told.again(wanted.number)
+        if used is not None:
+            self._publish(Kind.USED, used)
             self.answered += 1
 
     def _ask(self, wanted: Wanted) -> None:
@@ -285,27 +262,8 @@ class SharedIndex:
             self._publish(Kind.WANTED, wanted)
             self.asked += 1
 
-    def _keep(self, used: Used) -> None:
-        sent = self._sent
-        sent[used.number] = _Sent(used)
-        self._sent_blocks += len(used.new) // HASH_BYTES
-        while len(sent) > MAX_SENT or self._sent_blocks > MAX_SENT_BLOCKS:
-            _, oldest = sent.popitem(last=False)
-            self._sent_blocks -= len(oldest.used.new) // HASH_BYTES
-
     def _raised(self, model: str, number: int) -> None:
         self._publish(Kind.CLEARED, Cleared(generations={model: number}))
-
-    def _told(self, times: dict[str, float], name: str) -> None:
-        now = self._clock()
-        for old in [each for each, at in times.items() if now - at >= SAME_RESTART]:
-            del times[old]
-        times[name] = now
-
-    def _is_news(self, times: dict[str, float], name: str) -> bool:
-        """Whether no other replica has told of it lately. Told once, it is old once."""
-        told = times.pop(name, None)
-        return told is None or self._clock() - told >= SAME_RESTART
 
     def _publish(self, kind: Kind, entry: Used | Reset | Cleared | Capacity | Wanted) -> None:
         self._publisher.publish(kind, entry.encode())

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gateway.fleet.address import Address
 from gateway.prefix.dump import CHUNK_BYTES, dump
+from gateway.prefix.hearsay import SAME_EVENT
 from gateway.prefix.sharing import (
     AWAIT_SECONDS,
     CAPACITY_INTERVAL,
-    MAX_SENT,
-    SAME_RESTART,
     WANTED_PER_SECOND,
 )
+from gateway.prefix.told import MAX_USES
 from gateway.shared.records import BadRecord, Kind
 from gateway.types import NO_MATCH
 from tests.prefix.replica import Replica, chain
@@ -229,7 +229,7 @@ def test_what_can_be_asked_for_is_bounded() -> None:
     send(one)
     one.learn("a", HEAD + "old")
     send(one, two)
-    for _ in range(MAX_SENT):
+    for _ in range(MAX_USES):
         one.learn("a", HEAD)
     one.outbox.clear()
     send(two, one)
@@ -287,7 +287,7 @@ def test_one_restart_resets_once() -> None:
     send(one, two)
     for replica in (two, deaf):
         replica.learn("a", "after")
-        replica.now += SAME_RESTART - 1
+        replica.now += SAME_EVENT - 1
     assert not two.shared.restarted("a"), "it is the one that was told of"
     assert two.held("after") == {"a": 5}
     assert deaf.shared.restarted("a")
@@ -300,7 +300,7 @@ def test_a_restart_long_after_is_another_one() -> None:
     one, two, _ = three()
     one.shared.restarted("a")
     send(one, two)
-    two.now += SAME_RESTART
+    two.now += SAME_EVENT
     assert two.shared.restarted("a")
 
 
@@ -345,7 +345,7 @@ def test_a_models_generation_is_shared_and_the_higher_one_wins() -> None:
     two.shared.apply(*records[0], one.origin)
     assert two.generations.number("m") == 3
     assert not two.shared.unloaded("m"), "it was told of"
-    two.now += SAME_RESTART
+    two.now += SAME_EVENT
     assert two.shared.unloaded("m")
 
 
