@@ -184,6 +184,7 @@ class GatewayControl:
                     requests_per_minute=limits.requests_per_minute,
                     tokens_per_minute=limits.tokens_per_minute,
                     max_concurrent=limits.max_concurrent,
+                    shared=use.shared,
                     requests_used=used.requests,
                     tokens_used=used.tokens,
                     concurrent=used.concurrent,

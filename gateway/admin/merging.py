@@ -118,11 +118,15 @@ def keys(answers: Sequence[list[KeyView]]) -> list[KeyView]:
 
 
 def _key(views: Sequence[KeyView]) -> KeyView:
+    # One that counts with all replicas has the others' in it; the highest is the latest.
+    together = [view for view in views if view.shared]
+    counted, add = (together, max) if together else (views, sum)
     return replace(
         views[0],
-        requests_used=sum(view.requests_used for view in views),
-        tokens_used=sum(view.tokens_used for view in views),
-        concurrent=sum(view.concurrent for view in views),
+        shared=bool(together),
+        requests_used=add(view.requests_used for view in counted),
+        tokens_used=add(view.tokens_used for view in counted),
+        concurrent=add(view.concurrent for view in counted),
         requests_total=sum(view.requests_total for view in views),
         tokens_total=sum(view.tokens_total for view in views),
         limited=_summed(view.limited for view in views),

@@ -437,6 +437,9 @@ class KeyView(View, frozen=True):
     requests_per_minute: int | None
     tokens_per_minute: int | None
     max_concurrent: int | None
+    shared: bool
+    """Whether what is used is what all replicas have let in; this gateway's alone without Redis,
+    while it is away, and where the key has no limits."""
     requests_used: int
     """In the current minute."""
     tokens_used: int

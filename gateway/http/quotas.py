@@ -208,6 +208,11 @@ class KeyUse:
         self.refused[limit] += 1
         return RateLimited(limit, allowed, max(1, math.ceil(seconds)), replicas)
 
+    @property
+    def shared(self) -> bool:
+        """Whether `used` is that of all replicas."""
+        return False
+
     def used(self, now: float) -> Used:
         """Of its limits, as far as is known here."""
         self.requests.turn(now)

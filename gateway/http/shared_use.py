@@ -133,10 +133,14 @@ class SharedUse(KeyUse):
             self.tokens.begin(window.start)
             self._others = Used()
 
+    @property
+    def shared(self) -> bool:
+        return self.limits != NO_LIMITS and not self.sharing.local
+
     def used(self, now: float) -> Used:
         """By all replicas while they count together, here otherwise."""
         self.turn(now)
-        others = Used() if self.sharing.local else self._others
+        others = self._others if self.shared else Used()
         return Used(
             self.requests.used + self.asking + others.requests,
             self.tokens.used + others.tokens,

@@ -134,6 +134,7 @@ class FakeControl:
                 requests_per_minute=60,
                 tokens_per_minute=None,
                 max_concurrent=None,
+                shared=False,
                 requests_used=2,
                 tokens_used=300,
                 concurrent=1,

@@ -38,6 +38,7 @@ KEY = KeyView(
     requests_per_minute=5,
     tokens_per_minute=None,
     max_concurrent=None,
+    shared=False,
     requests_used=1,
     tokens_used=10,
     concurrent=1,
@@ -124,3 +125,12 @@ def test_the_use_of_keys_is_added_up() -> None:
     assert (key.requests_total, key.tokens_total) == (14, 140)
     assert key.limited == {"requests": 2, "tokens": 1}
     assert key.requests_per_minute == 5
+
+
+def test_what_all_replicas_have_used_is_not_added_up() -> None:
+    one = replace(KEY, shared=True, requests_used=3, tokens_used=30, concurrent=2)
+    late = replace(one, requests_used=2, tokens_used=20)
+    alone = replace(KEY, requests_used=9)
+    [key] = merging.keys([[late], [one], [alone]])
+    assert (key.shared, key.requests_used, key.tokens_used, key.concurrent) == (True, 3, 30, 2)
+    assert key.requests_total == 21

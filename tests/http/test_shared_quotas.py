@@ -551,7 +551,9 @@ def test_headers_tell_what_all_have_left(server: RedisServer, together: bool) ->
             await burst(replicas[:1], limits, each=3, tokens=100)
             replicas[0].clock.now += 15.0
             await burst(replicas[1:], limits, each=1, tokens=100)
-            names = dict(replicas[1].use(limits).headers(replicas[1].clock()))
+            use, now = replicas[1].use(limits), replicas[1].clock()
+            assert (use.shared, use.used(now).requests) == (together, 4 if together else 1)
+            names = dict(use.headers(now))
             ends = float(names[b"x-ratelimit-reset-requests"][:-1])
             assert 45.0 <= ends <= 45.0 + LATE if together else ends == WINDOW
             return [names[b"x-ratelimit-remaining-" + what] for what in (b"requests", b"tokens")]
