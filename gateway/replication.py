@@ -10,10 +10,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from gateway.config import Settings
-from gateway.http.quota_sharing import Sharing
+from gateway.http.quota_sharing import QuotaSharing
 from gateway.http.shared_owners import SharedOwners
 from gateway.http.shared_quotas import SharedQuotas
-from gateway.prefix.sharing import SharedIndex
+from gateway.prefix.shared_index import SharedIndex
 from gateway.scheduling.allotment import Allotments
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.shared_load import SharedLoad
@@ -59,7 +59,7 @@ class Replication:
         self._lease = settings.replication.lease
         self.link = Link(settings.redis, clock)
         self.feed = Feed(self.link, self.link.reader(), settings.replication, clock)
-        self.sharing = Sharing(
+        self.sharing = QuotaSharing(
             self.link,
             self.feed.origin.hex(),
             without_redis=settings.auth.without_redis,

@@ -14,7 +14,8 @@ class Replication(Section, frozen=True):
     """At least this long between two batches of what was learnt; what is learnt after a pause is
     told at once."""
     lease: Annotated[float, Meta(ge=0.1, le=3600)] = 3.0
-    """A replica that is not heard of for so long is gone, and its load with it."""
+    """A replica that is not heard of for so long is gone, and with it what it has under way and its
+    parts of the limits."""
     snapshot_interval: Seconds = 60.0
     """At least this long between two snapshots of the index, from which replicas start."""
     warm_timeout: Hold = 10.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.http.errors import RequestError
 from gateway.http.quota_script import QUOTA
-from gateway.http.quota_sharing import Sharing
+from gateway.http.quota_sharing import QuotaSharing
 from gateway.http.quotas import WINDOW, Limit, Used
 from gateway.shared.records import Away, Refused
 
@@ -56,7 +56,7 @@ class Exchange:
 
     __slots__ = ("_asks", "_busy", "_key", "_sharing", "_use", "dirty", "stated")
 
-    def __init__(self, sharing: Sharing, name: str, use: SharedUse) -> None:
+    def __init__(self, sharing: QuotaSharing, name: str, use: SharedUse) -> None:
         self._sharing = sharing
         self._key = sharing.commands.key("limits", name)
         self._use = use

@@ -23,7 +23,7 @@ class LimitsUnknown(Overloaded):
         )
 
 
-class Sharing:
+class QuotaSharing:
     """What all keys' counts have in common.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from gateway.config import KeyLimits
-from gateway.http.quota_sharing import Sharing
+from gateway.http.quota_sharing import QuotaSharing
 from gateway.http.shared_use import SharedUse
 from gateway.shared.background import Background
 
@@ -29,7 +29,7 @@ class SharedQuotas:
     replicas: how many there are now, this one among them.
     """
 
-    def __init__(self, sharing: Sharing, replicas: Callable[[], int]) -> None:
+    def __init__(self, sharing: QuotaSharing, replicas: Callable[[], int]) -> None:
         self.sharing = sharing
         self._replicas = replicas
         # Held by the keys, and by what they have under way: a key that was removed and comes back

@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from gateway.config import KeyLimits
 from gateway.http.headers import Headers
 from gateway.http.quota_exchange import Exchange
-from gateway.http.quota_sharing import LimitsUnknown, Sharing
+from gateway.http.quota_sharing import LimitsUnknown, QuotaSharing
 from gateway.http.quotas import KeyUse, Limit, RateLimited, Reservation, Used, rate_headers
 
 LATE = 0.05
@@ -89,7 +89,7 @@ class SharedUse(KeyUse):
         "sharing",
     )
 
-    def __init__(self, sharing: Sharing, name: str, limits: KeyLimits) -> None:
+    def __init__(self, sharing: QuotaSharing, name: str, limits: KeyLimits) -> None:
         super().__init__(limits)
         self.sharing = sharing
         self.exchange = Exchange(sharing, name, self)

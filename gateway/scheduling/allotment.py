@@ -43,7 +43,7 @@ class Allotment:
 
 
 class Allotments:
-    """The allotments at all backends; a `Holder` of slots.
+    """The allotments at all backends; a `SlotHolder`.
 
     While Redis cannot be asked allotments stay as they are, so that their sum stays within the
     limits. Where it has never said anything of one, because it was away ever since the replica

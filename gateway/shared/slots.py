@@ -210,7 +210,7 @@ class Ask(msgspec.Struct, frozen=True):
     wanted: bool
 
 
-class Holder(Protocol):
+class SlotHolder(Protocol):
     """Whom slots are exchanged for. Called on the event loop."""
 
     @property
@@ -237,7 +237,9 @@ class Slots:
         refused: Redis's own words, while it refuses; "" otherwise.
     """
 
-    def __init__(self, commands: Commands, origin: Origin, holder: Holder, lease: float) -> None:
+    def __init__(
+        self, commands: Commands, origin: Origin, holder: SlotHolder, lease: float
+    ) -> None:
         self.refused = ""
         self._commands = commands
         self._name = origin.hex()

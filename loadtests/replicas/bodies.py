@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from gateway.prefix.generations import Generations
-from gateway.prefix.sharing import SharedIndex
+from gateway.prefix.shared_index import SharedIndex
 from gateway.scheduling.shared_load import SharedLoad
 from loadtests.replay.arm import Arm
 from loadtests.replay.gateway import VirtualGateway

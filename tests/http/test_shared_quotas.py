@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config import KeyLimits, Redis, WithoutRedis
 from gateway.http.quota_script import QUOTA
-from gateway.http.quota_sharing import LimitsUnknown, Sharing
+from gateway.http.quota_sharing import LimitsUnknown, QuotaSharing
 from gateway.http.quotas import WINDOW, Limit, RateLimited, Reservation
 from gateway.http.shared_quotas import SharedQuotas
 from gateway.http.shared_use import LATE, SharedUse
@@ -91,7 +91,7 @@ class Replica:
         self.clock = time
         self.link = Link(Redis(url=server.url, namespace="quotas", timeout=TIMEOUT), time)
         self.script = Script(self.link, time)
-        self.sharing = Sharing(
+        self.sharing = QuotaSharing(
             self.script,
             f"replica-{number}",
             without_redis=WithoutRedis.SHARE,
@@ -516,7 +516,7 @@ def test_a_frozen_redis_is_waited_for_once_and_not_at_all_when_it_is_known() -> 
         async with running(server, 1) as [replica]:
             link = Link(Redis(url=server.url, timeout=0.05), replica.clock)
             await link.start()
-            sharing = Sharing(
+            sharing = QuotaSharing(
                 link,
                 "another",
                 without_redis=WithoutRedis.SHARE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.prefix.blocks import BlockScale
 from gateway.prefix.generations import Generations
 from gateway.prefix.index import PrefixIndex
-from gateway.prefix.sharing import SharedIndex
+from gateway.prefix.shared_index import SharedIndex
 from gateway.shared.records import Kind
 
 SCALE = BlockScale.uniform(4)

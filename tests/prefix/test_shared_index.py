@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.fleet.address import Address
 from gateway.prefix.dump import CHUNK_BYTES, dump
 from gateway.prefix.hearsay import SAME_EVENT
-from gateway.prefix.sharing import (
+from gateway.prefix.shared_index import (
     AWAIT_SECONDS,
     CAPACITY_INTERVAL,
     WANTED_PER_SECOND,
