@@ -488,10 +488,8 @@ def test_while_replicas_have_different_limits_the_lowest_holds_and_nobody_starve
 
 
 def test_what_a_replica_held_of_a_backend_that_it_has_no_more_falls_to_the_others(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer,
 ) -> None:
-    monkeypatch.setattr("gateway.shared.slots.LEASE", 0.6)
-
     async def run() -> None:
         async with Fleet(server, "removed", 2, 4, "ab") as fleet:
             one, other = fleet.replicas
