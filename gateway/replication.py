@@ -6,6 +6,7 @@ Requests wait for none of it, but those whose API key has limits, for `redis.tim
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ logger = logging.getLogger("prefixgate.replication")
 STATE_TIMEOUT = 1.0
 """Seconds that one command about the admin state may take, and that a replica which starts waits
 for that state."""
+ALLOTTED = 1.0
+"""Seconds that a replica which starts waits for its part of the backends' limits. It may have to do
+without, where slots are fewer than replicas or backends are found later."""
 
 
 class Replication:
@@ -46,7 +50,8 @@ class Replication:
         ConfigError: Redis cannot be asked with these settings.
 
     Attributes:
-        caught_up: this replica knows what the others know, or has waited for it long enough.
+        caught_up: this replica knows what the others know and may send something to each backend,
+            or has waited for it long enough.
     """
 
     index: SharedIndex
@@ -143,6 +148,10 @@ class Replication:
     async def _catch_up(self) -> None:
         if not await self.feed.caught_up() and self.link.up:
             logger.warning("ready without all that the other replicas know: it comes too slowly")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ALLOTTED):
+                while not self.allotments.complete:
+                    await asyncio.sleep(0.02)
         self.caught_up = True
 
     def _replicas(self) -> int:

@@ -75,6 +75,11 @@ class Allotments:
         return sum(not allotment.is_told and allotment.allowed > 0 for allotment in self._all())
 
     @property
+    def complete(self) -> bool:
+        """Whether there are backends, and something may be sent to each."""
+        return bool(self._loads) and all(allotment.allowed > 0 for allotment in self._all())
+
+    @property
     def is_short(self) -> bool:
         """Whether anybody waits for a slot, or has one that should go to another replica."""
         return any(

@@ -184,7 +184,8 @@ class GatewayProcess:
                 if not backends:
                     self.http.get("/live").raise_for_status()
                     return
-                if self.http.get("/ready").json()["backends"].get("healthy") == backends:
+                answer = self.http.get("/ready")
+                if answer.is_success and answer.json()["backends"].get("healthy") == backends:
                     return
             except httpx.TransportError:
                 pass
