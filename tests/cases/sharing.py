@@ -1,0 +1,137 @@
+"""Gateways that share a Redis, and one that is the same but for that it hears of nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.harness.fake_backend import FakeBackend
+from tests.harness.gateway_process import GatewayProcess
+from tests.harness.routes import CHAT, Json, text
+
+PROMPT = 3000
+"""Characters of a conversation's first turn: many blocks."""
+WAIT = 20.0
+"""Seconds after which something is taken never to come. What is right comes far sooner."""
+TURNS = {"policy": {"name": "round_robin"}}
+
+
+class Group:
+    """Gateways before the same backends. The first one places what is new by turns, so that no
+    other could find out by itself where something is.
+
+    Args:
+        redis: its section of the settings, but for the namespace.
+        each: settings of the gateways that share, besides those of all; one for each of them.
+        environments: of the processes of these.
+        settings: of all.
+
+    Attributes:
+        gateways: those that share.
+        cut: the control: a namespace of its own.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        directory: Path,
+        redis: Json,
+        *,
+        each: Sequence[Json] = (TURNS, {}),
+        environments: Sequence[dict[str, str]] = (),
+        backends: int = 3,
+        **settings: Any,
+    ) -> None:
+        self.backends = [stack.enter_context(FakeBackend()) for _ in range(backends)]
+        self._stack = stack
+        self._directory = directory
+        self._settings = {
+            "backends": [{"url": backend.url} for backend in self.backends],
+            **settings,
+        }
+        self._redis = redis
+        with ThreadPoolExecutor() as pool:
+            cut = pool.submit(self.start, "apart", {})
+            shared = [
+                pool.submit(self.start, "one", more, environments[number] if environments else None)
+                for number, more in enumerate(each)
+            ]
+        self.cut = cut.result()
+        self.gateways = [one.result() for one in shared]
+
+    def start(
+        self,
+        namespace: str = "one",
+        more: Json | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> GatewayProcess:
+        """One more gateway, which is ready."""
+        redis = {**self._redis, "namespace": namespace}
+        settings = {**self._settings, "redis": redis, **(more or {})}
+        gw = GatewayProcess(settings, self._directory, environment=environment)
+        return self._stack.enter_context(gw)
+
+    @property
+    def all(self) -> list[GatewayProcess]:
+        return [*self.gateways, self.cut]
+
+
+def place(gw: GatewayProcess, turns: Sequence[str]) -> str:
+    """Send a request.
+
+    Returns:
+        The id of the backend that it went to.
+    """
+    answer = gw.post(CHAT.path, CHAT.body(turns))
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-prefixgate-backend"]
+
+
+def known(gw: GatewayProcess, turns: Sequence[str]) -> dict[str, int]:
+    """Blocks of a prompt that are believed to be anywhere, by backend id."""
+    return gw.explain(CHAT.path, CHAT.body(turns)).blocks
+
+
+def conversations(name: str, count: int) -> Iterator[list[str]]:
+    """First turns."""
+    for number in range(count):
+        yield [text(f"{name} {number}", PROMPT)]
+
+
+def until(what: str, holds: Callable[[], bool], timeout: float = WAIT) -> float:
+    """Wait for something that comes by itself.
+
+    Returns:
+        Seconds that it took.
+    """
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + timeout, f"not within {timeout} s: {what}"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def knows(gateways: Sequence[GatewayProcess], turns: Sequence[str], home: str) -> None:
+    """Wait until all of them know that a prompt is there."""
+    until("all know it", lambda: all(home in known(gw, turns) for gw in gateways))
+
+
+def is_shared(group: Group, name: str, count: int = 24) -> None:
+    """What the first gateway learns the others use, and the control does not."""
+    first, *others = group.gateways
+    homes, apart = [], 0
+    for number, turns in enumerate(conversations(name, count)):
+        home = place(first, turns)
+        homes.append(home)
+        knows(others, turns, home)
+        assert known(group.cut, turns) == {}
+        follow_up = [*turns, "an answer", "and then?"]
+        assert place(others[number % len(others)], follow_up) == home
+        apart += place(group.cut, follow_up) != home
+    assert len(set(homes)) == len(group.backends)
+    # By chance it is right in one case of three.
+    assert apart > count // 4
