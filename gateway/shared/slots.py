@@ -188,6 +188,15 @@ redis.call('HSET', replicas, me, own, 'last', now, 'born', born_now)
 redis.call('HSET', slots, 'born', born_now)
 redis.call('PEXPIRE', replicas, lease * 20)
 redis.call('PEXPIRE', slots, lease * 20)
+-- Slots of backends that are gone: a few are looked at each time, for nobody says when one is.
+local some = redis.call('HRANDFIELD', slots, 2, 'WITHVALUES')
+for i = 1, #some, 2 do
+  if some[i] ~= 'born' then
+    local reported = 0
+    for _, its in pairs(entries(some[i + 1]) or {}) do reported = math.max(reported, its[5]) end
+    if reported < now - lease * 21 then redis.call('HDEL', slots, some[i]) end
+  end
+end
 return answer
 """
 

@@ -304,15 +304,19 @@ def test_a_replica_that_starts_without_redis_takes_an_even_part(server: RedisSer
     asyncio.run(run())
 
 
-def test_a_flushed_redis_gives_nothing_away_that_is_held(server: RedisServer) -> None:
+@pytest.mark.parametrize("lost", ["replicas", "held", "all"])
+def test_a_redis_that_lost_something_gives_nothing_away_that_is_held(
+    server: RedisServer, lost: str
+) -> None:
     async def run() -> None:
-        async with Fleet(server, "flush", 2, 4, "a") as fleet:
+        async with Fleet(server, f"lost-{lost}", 2, 4, "a") as fleet:
             one, other = fleet.replicas
             await until(lambda: one.held() == other.held() == 2)
             for _ in range(2):
                 other.send(SETTLING + 0.3)
             await until(lambda: fleet.backends["a"].in_flight == 2)
-            await one.client.call("FLUSHALL")
+            names = ("replicas", "held") if lost == "all" else (lost,)
+            await one.client.call("DEL", *(one.client.key("slots", name) for name in names))
             for _ in range(20):
                 one.send()
             await until(lambda: one.done == 20)
@@ -499,5 +503,48 @@ def test_what_a_replica_held_of_a_backend_that_it_has_no_more_falls_to_the_other
             for _ in range(40):
                 one.send(0.3)
             await until(lambda: one.held() == 4)
+
+    asyncio.run(run())
+
+
+class Named:
+    """A holder of limits that are never reached.
+
+    Attributes:
+        names: of these.
+    """
+
+    is_short = False
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def asks(self) -> list[Ask]:
+        return [Ask(name, 4, 1, 0, wanted=False) for name in self.names]
+
+    def answered(self, allowed: Sequence[int]) -> None:
+        pass
+
+    def unanswered(self) -> None:
+        raise AssertionError
+
+
+def test_Z09_backends_that_are_gone_are_forgotten(server: RedisServer) -> None:
+    async def run() -> None:
+        client = Client(server, "gone")
+        holder = Named("kept", *map(str, range(20)))
+        slots = Slots(client, bytes(8), holder, 0.02)
+
+        async def held() -> set[bytes]:
+            await slots.exchange()
+            return set(await client.call("HKEYS", client.key("slots", "held"))) - {b"born"}
+
+        assert len(await held()) == 21
+        holder.names = ("kept",)
+        async with asyncio.timeout(PATIENCE):
+            while len(await held()) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert await held() == {b"kept"}
+        await client.close()
 
     asyncio.run(run())
