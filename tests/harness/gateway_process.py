@@ -102,12 +102,12 @@ class Explained:
     """A dry run's result.
 
     Attributes:
-        backend: id of the backend that would be chosen.
+        backend: id of the backend that would be chosen; "" when the request would wait for one.
         blocks, tokens: by backend id, what is believed to be there of the prompt.
     """
 
     def __init__(self, answer: Any) -> None:
-        self.backend: str = answer["decision"]["backend"]
+        self.backend: str = (answer["decision"] or {"backend": ""})["backend"]
         self.blocks: dict[str, int] = answer["match"]["blocks"]
         self.tokens: dict[str, float] = answer["match"]["tokens"]
 
