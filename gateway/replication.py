@@ -149,9 +149,7 @@ class Replication:
         if not await self.feed.caught_up() and self.link.up:
             logger.warning("ready without all that the other replicas know: it comes too slowly")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ALLOTTED):
-                while not self.allotments.complete:
-                    await asyncio.sleep(0.02)
+            await asyncio.wait_for(self.allotments.usable.wait(), ALLOTTED)
         self.caught_up = True
 
     def _replicas(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from gateway.config import ClassLimits, Scheduling
@@ -55,6 +56,7 @@ class Allotments:
 
     Attributes:
         wake: called when a slot is wanted; to be set before the first backend is attached.
+        usable: set once there are backends, and something may be sent to each.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Allotments:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.wake = wake
+        self.usable = asyncio.Event()
         self._scheduling = scheduling
         self._replicas = replicas
         self._loads: dict[str, BackendLoad] = {}
@@ -73,11 +76,6 @@ class Allotments:
     def guessed(self) -> int:
         """How many allotments are this replica's own guess."""
         return sum(not allotment.is_told and allotment.allowed > 0 for allotment in self._all())
-
-    @property
-    def complete(self) -> bool:
-        """Whether there are backends, and something may be sent to each."""
-        return bool(self._loads) and all(allotment.allowed > 0 for allotment in self._all())
 
     @property
     def is_short(self) -> bool:
@@ -124,6 +122,7 @@ class Allotments:
             if count > allotment.allowed:
                 roomier[load] = None
             allotment.allowed = count
+        self._look()
         for load in roomier:
             load.room_came_free()
 
@@ -136,6 +135,11 @@ class Allotments:
                     continue
                 allotment.allowed = guess
                 load.room_came_free()
+        self._look()
+
+    def _look(self) -> None:
+        if self._loads and all(allotment.allowed > 0 for allotment in self._all()):
+            self.usable.set()
 
     def _all(self) -> Iterator[Allotment]:
         for load in self._loads.values():

@@ -46,7 +46,7 @@ def test_Z06_Z07_cancelled_look_ups_shift_no_answers_and_lose_no_connections(lab
         return str(first.post(RESPONSES.path, body).json()["id"])
 
     with ThreadPoolExecutor(4) as pool:
-        ids = list(pool.map(make, range(300)))
+        ids = list(pool.map(make, range(220)))
     assert all(keeper.kept for keeper in keepers)
     asked, last = ids[:-10], ids[-10:]
     lab.wire.behave(down=Way(delay=0.05))
@@ -63,7 +63,7 @@ def test_Z06_Z07_cancelled_look_ups_shift_no_answers_and_lose_no_connections(lab
     found = [(id, body) for id, status, body in told if status == 200]
     assert all(body == b'{"id": "%b"}' % id.encode() for id, body in found)
     # A busy machine may be too slow for a few of them.
-    assert len(found) > 0.8 * len(told) > 150
+    assert len(found) > 0.8 * len(told) > 100
     # The control: one that cannot ask finds few.
     apart = asyncio.run(look_up(lab.cut, asked[:40], share_cancelled=0.0))
     assert sum(status == 200 for _, status, _ in apart) < 30
@@ -105,7 +105,8 @@ async def look_up(gw: GatewayProcess, ids: list[str], share_cancelled: float) ->
 # Z09
 
 
-def test_Z09_what_a_killed_gateway_has_under_way_goes_with_its_lease(lab: Lab) -> None:
+def test_Z09_what_is_dead_is_forgotten(lab: Lab) -> None:
+    """A gateway that is killed with requests under way, and a backend that only it has used."""
     idle, *hanging = lab.backends
     for backend in hanging:
         backend.behave(hang=True)
@@ -117,6 +118,12 @@ def test_Z09_what_a_killed_gateway_has_under_way_goes_with_its_lease(lab: Lab) -
         return {watching.explain(CHAT.path, prompt).backend for prompt in prompts}
 
     with ExitStack() as stack:
+        gone = stack.enter_context(FakeBackend("gone"))
+        third.admin("POST", "/backends", {"url": gone.url})
+        id = third.backend_id(gone.url)
+        body = CHAT.body([text("Z09 gone", 3000)]) | {"model": "gone"}
+        until("it serves", lambda: third.post(CHAT.path, body, **KEY).status_code == 200)
+        until("it is named", lambda: lab.names(id) >= {lab.key("feed")})
         for number in range(60):
             client = stack.enter_context(third.client())
             body = CHAT.stream([text(f"Z09 hangs {number}", 4000)])
@@ -126,11 +133,22 @@ def test_Z09_what_a_killed_gateway_has_under_way_goes_with_its_lease(lab: Lab) -
         watching.settles(lambda metrics: metrics.total("prefixgate_replicas") == 3)
         third.signal(signal.SIGKILL)
         third.ended()
+    for backend in hanging:
+        backend.behave()
+    watching.admin("DELETE", f"/backends/{id}")
     watching.settles(lambda metrics: metrics.total("prefixgate_replicas") == 2, WAIT)
-    until("it does not count any more", lambda: len(choices()) == 3)
+    until("its load does not count any more", lambda: len(choices()) == 3)
     assert {gw.metrics().total("prefixgate_in_flight") for gw in lab.gateways} == {0}
+
+    def forgotten() -> bool:
+        # There is a new snapshot where there is something new.
+        place(watching, [text(f"Z09 after {time.monotonic()}", 600)])
+        # What operators decided stays, and parts of its limits for a minute.
+        return lab.names(id) <= {lab.key("state"), lab.key("slots:held")}
+
+    until("the backend is named no more", forgotten)
     replicas = lab.key("slots:replicas")
-    until("it is forgotten", lambda: lab.count(replicas, {b"last", b"born"}) == 2)
+    until("so is the gateway", lambda: lab.count(replicas, {b"last", b"born"}) == 2)
 
 
 def test_Z09_keys_are_few_and_expire(lab: Lab) -> None:
@@ -143,28 +161,6 @@ def test_Z09_keys_are_few_and_expire(lab: Lab) -> None:
     kept = [name for name, left in after.items() if left == -1]
     assert kept in ([], [lab.key("state")])
     assert {lab.key("feed"), lab.key("snapshot"), lab.key("limits:limited")} <= after.keys()
-
-
-def test_Z09_nothing_names_a_backend_that_was_removed(lab: Lab) -> None:
-    """But what operators decided, and its part of the limits, which goes a minute later."""
-    first, second = lab.gateways
-    with FakeBackend("gone") as gone:
-        first.admin("POST", "/backends", {"url": gone.url})
-        id = first.backend_id(gone.url)
-        second.settles(lambda metrics: metrics.total("prefixgate_backend_up") == 4)
-        body = CHAT.body([text("Z09 gone", 3000)]) | {"model": "gone"}
-        until("it serves", lambda: first.post(CHAT.path, body).status_code == 200)
-        until("it is named", lambda: lab.names(id) >= {lab.key("feed")})
-        second.admin("DELETE", f"/backends/{id}")
-    decided = {lab.key("state"), lab.key("slots:held")}
-
-    def forgotten() -> bool:
-        place(first, [text(f"Z09 after {time.monotonic()}", 600)])
-        return lab.names(id) <= decided
-
-    until("it is named no more", forgotten)
-    for gw in lab.all:
-        assert gw.http.get("/ready").json()["backends"] == {"healthy": 3}
 
 
 # Z10
@@ -185,7 +181,7 @@ def test_Z10_what_redis_loses_the_gateways_put_back(lab: Lab) -> None:
     later.stop()
 
 
-@pytest.mark.parametrize("policy", ["allkeys-random", "allkeys-lru", "volatile-ttl"])
+@pytest.mark.parametrize("policy", ["allkeys-random", "volatile-ttl"])
 def test_Z10_a_redis_that_evicts(lab: Lab, policy: str) -> None:
     try:
         lab.redis.command("CONFIG", "SET", "maxmemory-policy", policy)
@@ -210,7 +206,7 @@ def test_Z10_what_is_in_redis_may_be_anything(lab: Lab) -> None:
     for name in lab.expiries():
         redis.delete(name)
         redis.set(name, "of another kind", ex=3600)
-        load(lab, 0.1)
+        load(lab, 0.05)
     later = lab.start()  # it starts in spite of all
     later.http.headers.update(KEY)
     place(later, [text("Z10 later", 3000)])

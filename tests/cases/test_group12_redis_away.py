@@ -123,10 +123,10 @@ def test_Z01_a_redis_that_is_no_use_stops_nothing(
     first, second = lab.gateways
     amid = [text(f"Z01 {fault.__name__}", 3000)]
     with fault(lab):
-        took = load(lab, 0.7)
+        took = load(lab, 0.5)
         until("it is noticed", lambda: not any(map(lab.up, lab.gateways)))
         home = place(first, amid)
-        later = load(lab, 0.4)
+        later = load(lab, 0.3)
         # One that waits for Redis takes longer than this. None does any more.
         assert median(later) < calm + TIMEOUT / 4
         assert sorted(later)[len(later) * 9 // 10] < calm + TIMEOUT

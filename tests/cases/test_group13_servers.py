@@ -16,7 +16,7 @@ TIMEOUT = 2.0
 
 def test_C01_through_sentinels_and_a_failover(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        servers = stack.enter_context(RedisSentinels(sentinels=3))
+        servers = stack.enter_context(RedisSentinels())
         redis = {
             "url": servers.url,
             "sentinel_service": RedisSentinels.SERVICE,

@@ -39,7 +39,7 @@ def test_C03_X04_four_workers_obey_as_one_and_a_new_run_counts_anew(
         finally:
             workers.gw.stop()
         # Nothing of the earlier run is counted, and what was decided in it holds.
-        workers = Workers(COUNT, settings, tmp_path)
+        workers = Workers(2, settings, tmp_path)
         try:
             assert workers.scrape().total("prefixgate_requests_total") == 0
             assert states(workers) == [dict.fromkeys((b.url, c.url), "healthy")]
