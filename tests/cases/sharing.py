@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -150,3 +152,68 @@ def is_shared(group: Group, name: str, count: int = 3) -> int:
         apart += place(group.cut, follow_up) != home
     assert len(homes) == len(group.backends)
     return apart
+
+
+def all_serve(gateways: Sequence[GatewayProcess], urls: Sequence[str]) -> None:
+    """Wait until these backends are the ones that requests can go to."""
+
+    def serving(gw: GatewayProcess) -> set[str]:
+        views = gw.admin("GET", "/backends")
+        return {view["url"] for view in views if view["state"] == "healthy"}
+
+    for gw in gateways:
+        until(f"{urls} serve", lambda gw=gw: serving(gw) == set(urls))
+
+
+def ask_anew(gateways: Sequence[GatewayProcess], each: int) -> Counter[int]:
+    """Requests that have nothing in common, over connections of their own.
+
+    Returns:
+        How many answers had which status.
+    """
+
+    def ask(number: int) -> int:
+        with gateways[number % len(gateways)].client() as client:
+            body = CHAT.body([text(secrets.token_hex(), 200)])
+            return client.exchange(CHAT.path, body).status
+
+    with ThreadPoolExecutor(8) as pool:
+        return Counter(pool.map(ask, range(each * len(gateways))))
+
+
+def all_know(gateways: Sequence[GatewayProcess], turns: list[str], home: str, blocks: int) -> int:
+    """Wait until all know that more blocks of a prompt than these are there, and the same ones.
+
+    Returns:
+        How many that are.
+    """
+    counts: set[int] = set()
+
+    def agree() -> bool:
+        nonlocal counts
+        counts = {known(gw, turns).get(home, 0) for gw in gateways}
+        return len(counts) == 1 and min(counts) > blocks
+
+    until("all know the turn", agree)
+    return counts.pop()
+
+
+def in_flight(gw: GatewayProcess) -> float:
+    return gw.metrics().total("prefixgate_in_flight")
+
+
+def shown(gateways: Sequence[GatewayProcess]) -> Json:
+    """What the admin API says of backends, policy and scheduling, which is the same wherever it
+    is asked."""
+    told = ("id", "url", "source", "state", "models")
+    answers = [
+        {
+            "backends": [
+                {name: view[name] for name in told} for view in gw.admin("GET", "/backends")
+            ],
+            "scheduling": gw.admin("GET", "/scheduling"),
+        }
+        for gw in gateways
+    ]
+    assert all(each == answers[0] for each in answers)
+    return answers[0]

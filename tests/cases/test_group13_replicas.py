@@ -12,14 +12,27 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.cases.sharing import TURNS, Group, is_shared, known, knows, place, until
+from tests.cases.sharing import (
+    TURNS,
+    Group,
+    all_know,
+    all_serve,
+    ask_anew,
+    in_flight,
+    is_shared,
+    known,
+    knows,
+    place,
+    shown,
+    until,
+)
 from tests.cases.test_group02_prefix_keys import BLOCK
 from tests.cases.test_group10_queues import Peak
 from tests.cases.test_group17_stored import Keeper
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import AUTH, GatewayProcess
 from tests.harness.redis_server import RedisServer
-from tests.harness.routes import CHAT, COMPLETIONS, RESPONSES, Json, text
+from tests.harness.routes import CHAT, COMPLETIONS, RESPONSES, text
 
 MAX_BLOCKS = 3000
 """Of the index: so few that some are evicted all the time."""
@@ -53,33 +66,6 @@ def group(running: Group) -> Iterator[Group]:
     all_serve(running.all, [backend.url for backend in running.backends])
 
 
-def all_serve(gateways: Sequence[GatewayProcess], urls: Sequence[str]) -> None:
-    """Wait until these backends are the ones that requests can go to."""
-
-    def serving(gw: GatewayProcess) -> set[str]:
-        views = gw.admin("GET", "/backends")
-        return {view["url"] for view in views if view["state"] == "healthy"}
-
-    for gw in gateways:
-        until(f"{urls} serve", lambda gw=gw: serving(gw) == set(urls))
-
-
-def ask_anew(gateways: Sequence[GatewayProcess], each: int) -> Counter[int]:
-    """Requests that have nothing in common, over connections of their own.
-
-    Returns:
-        How many answers had which status.
-    """
-
-    def ask(number: int) -> int:
-        with gateways[number % len(gateways)].client() as client:
-            body = CHAT.body([text(secrets.token_hex(), 200)])
-            return client.exchange(CHAT.path, body).status
-
-    with ThreadPoolExecutor(8) as pool:
-        return Counter(pool.map(ask, range(each * len(gateways))))
-
-
 # C01
 
 
@@ -99,23 +85,6 @@ def test_C01_turn_after_turn_through_whichever(group: Group) -> None:
             turns += [text(f"answer {turn}", 500), text(f"question {turn}", 500)]
             assert place(choose.choice(group.gateways[1:]), turns) == home
         assert known(group.cut, turns) == {}
-
-
-def all_know(gateways: Sequence[GatewayProcess], turns: list[str], home: str, blocks: int) -> int:
-    """Wait until all know that more blocks of a prompt than these are there, and the same ones.
-
-    Returns:
-        How many that are.
-    """
-    counts: set[int] = set()
-
-    def agree() -> bool:
-        nonlocal counts
-        counts = {known(gw, turns).get(home, 0) for gw in gateways}
-        return len(counts) == 1 and min(counts) > blocks
-
-    until("all know the turn", agree)
-    return counts.pop()
 
 
 def test_C01_a_flush_is_one_of_all(group: Group) -> None:
@@ -156,10 +125,6 @@ def test_C01_what_is_in_flight_counts_everywhere(group: Group) -> None:
     until("nothing is in flight", lambda: not any(map(in_flight, group.gateways)))
 
 
-def in_flight(gw: GatewayProcess) -> float:
-    return gw.metrics().total("prefixgate_in_flight")
-
-
 # C03
 
 
@@ -195,23 +160,6 @@ def test_C03_what_one_is_told_of_backends_all_obey(group: Group) -> None:
         # It has its part of the limits, too: nobody waits for the others to give it up.
         assert later.explain(CHAT.path, CHAT.body(["hello"])).backend
         later.stop()
-
-
-def shown(gateways: Sequence[GatewayProcess]) -> Json:
-    """What the admin API says of backends, policy and scheduling, which is the same wherever it
-    is asked."""
-    told = ("id", "url", "source", "state", "models")
-    answers = [
-        {
-            "backends": [
-                {name: view[name] for name in told} for view in gw.admin("GET", "/backends")
-            ],
-            "scheduling": gw.admin("GET", "/scheduling"),
-        }
-        for gw in gateways
-    ]
-    assert all(each == answers[0] for each in answers)
-    return answers[0]
 
 
 def test_C03_the_policy_is_one_of_all(group: Group) -> None:
