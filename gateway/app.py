@@ -22,6 +22,8 @@ from gateway.admin.api import admin_app
 from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
+from gateway.disagg.pairs import NoProtocols, Pairs
+from gateway.disagg.placement import LEAST_UNCACHED, by_threshold
 from gateway.fleet.access import Accesses
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.allow import AllowRule
@@ -42,6 +44,7 @@ from gateway.http.decisions import DecisionLog, explained
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
 from gateway.http.facts import FactReader
+from gateway.http.handovers import Handovers
 from gateway.http.ingress import Ingress
 from gateway.http.keyguard import KeyGuard
 from gateway.http.keys import Keys
@@ -150,6 +153,7 @@ class Gateway:
         self.pools = Pools(self.recorded(policy), settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
         self.loads: dict[str, BackendLoad] = {}
+        self.prefills: dict[str, list[BackendLoad]] = {}
         self.learning = Learning(index=self.index, loads=self.loads, clock=clock)
         self.metrics = Metrics(self.fleet.knows)
         self.page = MetricsPage(self.metrics, sources_of(self))
@@ -183,9 +187,25 @@ class Gateway:
             clock=clock,
             decided=None if self.decisions is None else self.decisions.note,
         )
+        self.handovers = Handovers(
+            fleet=self.fleet,
+            upstreams=self.upstreams,
+            loads=self.loads,
+            prefills=self.prefills,
+            pairs=Pairs(NoProtocols(), clock),
+            decide=by_threshold(LEAST_UNCACHED),
+            dispatcher=self.dispatcher,
+            index=self.index,
+            learning=self.learning,
+            verdicts=verdicts,
+            metrics=self.metrics,
+            clock=clock,
+            timeouts=settings.timeouts,
+            max_requests=lambda: self.pools.scheduling.prefill.max_requests,
+        )
         self.attempts = Attempts(
             admission=admission,
-            dispatcher=self.dispatcher,
+            handovers=self.handovers,
             verdicts=verdicts,
             metrics=self.metrics,
             retries=settings.retries,

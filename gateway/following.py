@@ -111,6 +111,23 @@ class Following:
                     avoided[model] = [load for load in loads if load.id in busy]
                     serving[model] = free
         gateway.pools.update(serving, avoided)
+        gateway.prefills.clear()
+        gateway.prefills.update(self._prefills(busy))
+
+    def _prefills(self, busy: set[str]) -> Serving:
+        """The prefill engines that can take prefill legs now, by model; an empty list where none
+        of those that serve a model can."""
+        gateway = self._gateway
+        found: Serving = {}
+        for backend in gateway.fleet:
+            if backend.role is not Role.PREFILL:
+                continue
+            takes = backend.state is BackendState.HEALTHY and backend.id not in busy
+            for model in (*gateway.fleet.aliases.served_by(backend.models), ANY_MODEL):
+                loads = found.setdefault(model, [])
+                if takes:
+                    loads.append(gateway.loads[backend.id])
+        return found
 
     def _give_up_on(self, backend: Backend) -> None:
         """When probes have put out a backend that has sent nothing either since the first of them

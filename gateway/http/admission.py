@@ -139,6 +139,9 @@ class Admission:
             # After a confirmation this does nothing.
             self._index.withdraw(context.booking)
             context.booking = None
+        if context.handover is not None:
+            context.handover.end()
+            context.handover = None
         lease = context.lease
         if lease is not None:
             if context.relay is not None:

@@ -9,9 +9,9 @@ from gateway.fleet.fleet import UnknownBackend
 from gateway.fleet.time_limits import TimeLimitTable
 from gateway.http.admission import Admission
 from gateway.http.context import RequestContext
-from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import UpstreamBroke
 from gateway.http.failures import BROKEN, Blame, Failure, may_retry
+from gateway.http.handovers import Handovers, Stranded
 from gateway.http.retry import RetryBudget
 from gateway.http.verdicts import Verdicts
 from gateway.scheduling.pool import Pool
@@ -30,14 +30,14 @@ class Attempts:
         self,
         *,
         admission: Admission,
-        dispatcher: Dispatcher,
+        handovers: Handovers,
         verdicts: Verdicts,
         metrics: Metrics,
         retries: Retries,
         timeouts: Timeouts,
     ) -> None:
         self._admission = admission
-        self._dispatcher = dispatcher
+        self._handovers = handovers
         self._verdicts = verdicts
         self._metrics = metrics
         self._budget = RetryBudget(retries.budget)
@@ -73,13 +73,22 @@ class Attempts:
                 and _has_untried(pool, tried)
             )
             try:
-                broken = await self._dispatcher.send(context, lease, may_retry=more and inference)
+                broken = await self._handovers.send(
+                    context, pool, lease, may_retry=more and inference
+                )
             except UnknownBackend:
                 # Nothing was sent: it is placed as if it had only now come.
                 tried.pop()
                 self._admission.give_back(context)
                 await self._admission.admit(context, pool)
                 continue
+            except Stranded as stranded:
+                others = (*tried, *self._handovers.stranded(pool))
+                if context.owner is None and await self._admission.again(
+                    context, pool, others, patience=None
+                ):
+                    continue
+                raise stranded.error from None
             relay = context.relay
             assert relay is not None
             context.opened = relay.opened  # comments may have gone out while it waited

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from gateway.disagg.handover import Handover
+from gateway.disagg.placement import Fallback
 from gateway.fleet.breaker import Trials
 from gateway.fleet.time_limits import NO_TIME_LIMITS, TimeLimits
 from gateway.http.client import Client, Scope
@@ -37,12 +39,26 @@ class Suspect(NamedTuple):
     trial: Trials | None
 
 
+class Tries(msgspec.Struct):
+    """Attributes:
+    made: handovers begun.
+    failed: prefill engines that failed it.
+    last: how the last of them did.
+    fallback: why it is served by one engine; None while it need not be.
+    """
+
+    made: int = 0
+    failed: tuple[str, ...] = ()
+    last: Fallback | None = None
+    fallback: Fallback | None = None
+
+
 class RequestContext(msgspec.Struct):
     """Each station reads what the ones before it wrote and adds its own part.
 
     Attributes, in the order in which they are filled:
         scope, client, dialect, record: from the start.
-        phase: where the request is now: body, queue, connect, answer; for people and metrics.
+        phase: where the request is now: body, queue, prefill, connect, answer; for people and metrics.
         headers, identity, body: ingress.
         held: bytes that count for `Bodies`.
         facts: what the request says of itself.
@@ -50,6 +66,8 @@ class RequestContext(msgspec.Struct):
         limits, ends_at: how long it may take, and when it must have ended.
         owner: id of the backend that keeps the stored response it is about; None for any backend.
         lease: admission.
+        handover: what has it prefilled elsewhere; None while nothing does.
+        tries: its handovers so far; None without any.
         real_model: what the backend calls the model, where that is asked for by an alias.
         booking: what the index was told in advance; None without a prompt key.
         relay: dispatch.
@@ -74,6 +92,8 @@ class RequestContext(msgspec.Struct):
     ends_at: float = inf
     owner: str | None = None
     lease: Lease | None = None
+    handover: Handover | None = None
+    tries: Tries | None = None
     real_model: str = ""
     booking: Booking | None = None
     relay: Relay | None = None

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 
+from gateway.disagg.handover import HandoverFailed
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import (
@@ -20,23 +21,21 @@ from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
 from gateway.http.errors import NoDescriptors
-from gateway.http.facts import Facts
-from gateway.http.headers import Headers, without_credentials
+from gateway.http.headers import Headers
 from gateway.http.learning import Learning
-from gateway.http.model_name import renamed
+from gateway.http.naming import addressed
 from gateway.http.owners import MAX_ID, Owner, Owners
 from gateway.http.relay import Relay
+from gateway.http.request_head import leg_head, request_head
 from gateway.http.stored import Stored
 from gateway.http.verdicts import Verdicts
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.telemetry.metrics import Metrics
-from gateway.types import Chain, Clock
+from gateway.types import Clock
 
 STALE = 1.0
 """Seconds within which a kept connection that was closed meanwhile is noticed, at most."""
-
-_BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 class Dispatcher:
@@ -84,23 +83,15 @@ class Dispatcher:
         Raises:
             UnknownBackend: it was removed between the grant and now.
             ClientGone: the client left while the connection was made.
-        NoDescriptors: the gateway can make no more connections.
+            NoDescriptors: the gateway can make no more connections.
+            HandoverFailed: its prefill leg failed, or is too old. Nothing of this exchange is left.
             Malformed: the model's name at this backend cannot be written into the body.
         """
         context.phase = "connect"
         backend = self._fleet.get(lease.backend_id)
-        request, headers, facts = context.request, context.headers, context.facts
-        assert request is not None
+        headers, handover = context.headers, context.handover
         assert headers is not None
-        assert facts is not None
-        chain = request.chain
-        model = facts.prompt.model
-        if facts.aliased or (model and model not in backend.models):
-            name, chain = self._name_at(facts, chain, backend)
-            if name != model or context.real_model:
-                context.real_model = name
-                content_type = headers.content_type.decode("latin-1")
-                context.body = renamed(context.body, content_type, name)
+        context.body, context.real_model, chain = addressed(context, backend, self._fleet.aliases)
         if chain:
             context.booking = self._index.book(backend.id, chain)
 
@@ -110,13 +101,19 @@ class Dispatcher:
                 self._index.confirm(context.booking)
             # Through the context: the relay holds this function, which must not hold the relay.
             self._verdicts.accepted(context, lease)
+            if context.handover is not None:
+                context.handover.take()
             current = context.relay
             if current is not None and current.scanner is not None:
                 lease.progress = current.scanner.count
                 lease.first_token()
-                self._learning.first_token(lease)
+                if context.handover is None:
+                    self._learning.first_token(lease)
+                else:
+                    self._learning.joined(lease)
 
-        self._learning.dispatched(lease, streamed=context.record.stream)
+        if handover is None:
+            self._learning.dispatched(lease, streamed=context.record.stream)
         relay = context.relay = Relay(
             context.client,
             context.dialect,
@@ -124,7 +121,7 @@ class Dispatcher:
             self.added_headers(context),
             headers.accept_encoding,
             accepted,
-            may_retry,
+            may_retry or handover is not None,  # one engine may still serve it alone
             math.ceil(self._fleet.backpressure.avoid),
             context.opened,
             self._keeper(context, backend) if context.dialect.stores else None,
@@ -137,22 +134,11 @@ class Dispatcher:
         except UpstreamFailure as failure:
             self._verdicts.ended(context, lease, failure)
             return failure
+        finally:
+            if handover is not None and relay.status:
+                handover.answered = True
         self._verdicts.ended(context, lease, relay.failure)
         return None
-
-    def _name_at(self, facts: Facts, chain: Chain, backend: Backend) -> tuple[str, Chain]:
-        """What a backend calls a request's model, and the prompt's chain under that name."""
-        model, models = facts.prompt.model, backend.models
-        read = facts.aliased or {model: chain}
-        for name in read:
-            if name in models:
-                return name, read[name]
-        # The aliases have changed while it waited. There is no chain under a name that they did
-        # not have when the prompt was read.
-        for name in self._fleet.aliases.names(model) or (model,):
-            if name in models:
-                return name, b""
-        return next(iter(read.items()))
 
     def _keeper(self, context: RequestContext, backend: Backend) -> Stored:
         """Takes the ids of what a backend keeps for a request."""
@@ -168,7 +154,9 @@ class Dispatcher:
     async def _exchange(self, context: RequestContext, relay: Relay, backend: Backend) -> None:
         upstream = self._upstreams[backend.id]
         head_only = context.scope["method"] == "HEAD"
-        connection = upstream.idle()
+        handover = context.handover
+        # What goes with a handover is sent once, and an idle connection may just be closing.
+        connection = upstream.idle() if handover is None else None
         limits, ends_at = context.limits, context.ends_at
         while True:
             if connection is None:
@@ -178,13 +166,22 @@ class Dispatcher:
                 upstream.park(connection)
                 raise ClientGone
             context.phase = "answer"
+            if handover is None:
+                body = with_priority(context, context.body, backend)
+                head = request_head(context, backend, len(body), upstream.access.authorization)
+            else:
+                if self._clock() > handover.send_before:
+                    upstream.park(connection)
+                    raise HandoverFailed(None)
+                body, head = handover.leg.body, leg_head(context, backend, upstream.access, handover)
+                handover.sent = True
             relay.carry(connection)
-            body = with_priority(context, backend)
-            head = _request_head(context, backend, body, upstream.access.authorization)
             sent_at = self._clock()
             connection.send(head, body, relay, limits, ends_at=ends_at, head_only=head_only)
             del body  # it is large, and the answer may last for minutes
             try:
+                if handover is not None and handover.running is not None:
+                    await _first_of(relay, handover.running)
                 await relay.done
                 return
             except UpstreamFailure as failure:
@@ -200,6 +197,27 @@ class Dispatcher:
                 relay.start_over()
                 connection = None
 
+    def pass_on(
+        self, context: RequestContext, status: int, headers: Headers, body: bytes
+    ) -> None:
+        """Answer the client with what a backend has answered to somebody else."""
+        request = context.headers
+        assert request is not None
+        relay = context.relay = Relay(
+            context.client,
+            context.dialect,
+            self._clock,
+            self.added_headers(context),
+            request.accept_encoding,
+            lambda: None,
+            False,
+            math.ceil(self._fleet.backpressure.avoid),
+            context.opened,
+        )
+        context.phase = "answer"
+        relay.on_head(status, headers, body)
+        relay.on_end(framed=True)
+
     def added_headers(self, context: RequestContext) -> Headers:
         """What the gateway adds to an answer, its own or a backend's."""
         headers, record = context.headers, context.record
@@ -212,9 +230,26 @@ class Dispatcher:
                 (b"x-prefixgate-matched-tokens", b"%d" % record.matched_tokens),
                 (b"x-prefixgate-queue-ms", b"%d" % (record.queue_seconds * 1000)),
             )
+        if self.response_headers and record.placement:
+            added.append((b"x-prefixgate-handover", b"%b; %b" % (record.placement.encode(), record.placement_reason.encode())))
+            if record.prefill_backend:
+                added.append((b"x-prefixgate-prefill-backend", record.prefill_backend.encode()))
         if context.identity is not None:
             added += context.identity.key.use.headers(self._clock())
         return added
+
+
+async def _first_of(relay: Relay, prefill: asyncio.Task[None]) -> None:
+    """Wait for the answer to end, or for the prefill leg that was sent with it.
+
+    Raises:
+        HandoverFailed: the prefill leg failed while nothing of the answer had come.
+    """
+    await asyncio.wait((relay.done, prefill), return_when=asyncio.FIRST_COMPLETED)
+    if not relay.done.done() and not prefill.cancelled():
+        failure = prefill.exception()
+        if failure is not None and relay.withdraw():
+            raise HandoverFailed(failure)
 
 
 async def _dial(upstream: Upstream, limit: float, left: float, relay: Relay) -> Connection:
@@ -250,26 +285,3 @@ async def _dial(upstream: Upstream, limit: float, left: float, relay: Relay) -> 
 def _keep(upstream: Upstream, dialled: asyncio.Future[Connection]) -> None:
     if not dialled.cancelled() and dialled.exception() is None:
         upstream.park(dialled.result())
-
-
-def _request_head(
-    context: RequestContext, backend: Backend, body: bytes, authorization: bytes
-) -> bytes:
-    scope, headers = context.scope, context.headers
-    assert headers is not None
-    query = scope["query_string"]
-    target = backend.address.base_path.encode() + scope["raw_path"]
-    if query:
-        target += b"?" + query
-    lines = headers.forward
-    if authorization:
-        lines = b"%bauthorization: %b\r\n" % (without_credentials(lines), authorization)
-    bodiless = not body and scope["method"] in _BODILESS
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n" % (
-        scope["method"].encode(),
-        target,
-        backend.address.authority.encode(),
-        lines,
-        context.record.id.encode(),
-        b"" if bodiless else b"content-length: %d\r\n" % len(body),
-    )

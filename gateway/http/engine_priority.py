@@ -7,10 +7,10 @@ from gateway.fleet.engines.table import engine_of
 from gateway.http.context import RequestContext
 
 
-def with_priority(context: RequestContext, backend: Backend) -> bytes:
-    """The body for a backend: as it came, but for a `priority` where the client gave one to the
+def with_priority(context: RequestContext, body: bytes, backend: Backend) -> bytes:
+    """The body for a backend: as it is, but for a `priority` where the client gave one to the
     gateway alone, and the engine schedules by it."""
-    body, facts = context.body, context.facts
+    facts = context.facts
     if (
         not backend.config.priority
         or facts is None

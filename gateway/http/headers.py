@@ -9,6 +9,7 @@ serving stack tell each other where a request goes: where it goes is decided her
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 import msgspec
 
@@ -217,10 +218,15 @@ def forwarded(headers: Headers, host: bytes, peer: str, scheme: str, *, trusted:
 
 def without_credentials(lines: bytes) -> bytes:
     """Header lines without those by which a client shows who it is."""
+    return without(lines, CREDENTIALS)
+
+
+def without(lines: bytes, names: Container[bytes]) -> bytes:
+    """Header lines without those of some names, which are in lower case."""
     kept = (
         line
         for line in lines.splitlines(keepends=True)
-        if line.partition(b":")[0].lower() not in CREDENTIALS
+        if line.partition(b":")[0].lower() not in names
     )
     return b"".join(kept)
 

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from gateway.estimates.errors import Errors, Estimate
 from gateway.estimates.outputs import Outputs
 from gateway.estimates.tokens import NOMINAL_BYTES, TokenEstimate
+from gateway.disagg.handover import Handover
 from gateway.http.context import RequestContext
+from gateway.http.outcome import handover_usage
+from gateway.prefix.holder import Booking
 from gateway.prefix.index import PrefixIndex
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
@@ -24,6 +27,12 @@ of a token have changed by this factor; each time what was learnt about it is dr
 LEARNT = 25
 """Answers that are learnt from between two refreshes: where there are more, every second or third
 one and so on. Hundreds settle an estimate, and what thousands a second add would only take time."""
+
+
+_FORGOTTEN = (
+    "backend %s reports nothing cached of prompts that it was sure to hold: its prefixes are"
+    " forgotten"
+)
 
 
 class _Measured:
@@ -97,6 +106,32 @@ class Learning:
         expected = lease.prefill_due - lease.granted_at
         self.errors.note(Estimate.FIRST_TOKEN, expected, self._clock() - lease.granted_at)
 
+    def joined(self, lease: Lease) -> None:
+        """A stream that was prefilled elsewhere has begun."""
+        self.speeds.dispatched(lease, streamed=True)
+        self.speeds.first_token(lease)
+
+    def prefilled(
+        self, context: RequestContext, handover: Handover, booking: Booking | None
+    ) -> None:
+        """A prefill leg is done."""
+        lease = handover.lease
+        if handover.prefilled_at is None:
+            self.speeds.dropped(lease)  # when it was done, nobody saw
+            return
+        self.first_token(lease)
+        self.speeds.finished(lease)
+        facts, usage = context.facts, handover_usage(context, handover)
+        if facts is None or usage is None or usage.cached_tokens is None or booking is None:
+            return
+        self.errors.note(Estimate.CACHED_TOKENS, context.record.matched_tokens, usage.cached_tokens)
+        if self._index.learn(booking, usage.cached_tokens / facts.scale):
+            logger.warning(_FORGOTTEN, lease.backend_id)
+
+    def dropped(self, lease: Lease) -> None:
+        """A prefill leg has failed, or nobody wants it any more."""
+        self.speeds.dropped(lease)
+
     def answered(self, context: RequestContext) -> None:
         """An answer has ended, in whatever way; its record is filled in, and the request still
         holds its lease."""
@@ -106,9 +141,11 @@ class Learning:
             return
         prompt = facts.prompt
         reported = record.reported_prompt_tokens if prompt.prompt_bytes else None
-        cached = self._cached_tokens(context, lease.backend_id) if reported else None
-        if reported:
-            record.reported_cached_tokens = cached
+        remote = context.handover is not None
+        cached = None
+        if reported and not remote:
+            # Of a handover the prefill leg has told it: to the decode engine all is cached.
+            cached = record.reported_cached_tokens = self._cached_tokens(context, lease.backend_id)
         self._answers += 1
         if self._answers % self._stride:
             return
@@ -133,11 +170,7 @@ class Learning:
         if cached is not None and booking is not None:
             errors.note(Estimate.CACHED_TOKENS, record.matched_tokens, cached)
             if self._index.learn(booking, cached / facts.scale):
-                logger.warning(
-                    "backend %s reports nothing cached of prompts that it was sure to hold: its"
-                    " prefixes are forgotten",
-                    lease.backend_id,
-                )
+                logger.warning(_FORGOTTEN, lease.backend_id)
 
     def left(self, context: RequestContext, lease: Lease) -> None:
         """A lease is about to be given back."""

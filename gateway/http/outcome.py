@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.disagg.handover import Handover
 from gateway.http.context import RequestContext
+from gateway.http.dialects.usage import Usage, usage_at_end
 from gateway.http.failures import BROKEN, ERROR_EVENT
 from gateway.http.relay import Relay
 from gateway.telemetry.record import RequestRecord
@@ -29,6 +31,31 @@ def note_answer(relay: Relay, record: RequestRecord) -> None:
         record.outcome = outcome_of(relay)
 
 
+def note_handover(context: RequestContext) -> None:
+    """Fill in what the prefill leg told of a request that was prefilled elsewhere.
+
+    Cached is what no engine had to compute. To the decode engine everything is, that was handed
+    over; only the prefill engine knows.
+    """
+    record, handover = context.record, context.handover
+    if handover is None:
+        return
+    usage = handover_usage(context, handover)
+    record.reported_cached_tokens = None if usage is None else usage.cached_tokens
+    if record.reported_prompt_tokens is None and usage is not None:
+        record.reported_prompt_tokens = usage.prompt_tokens
+
+
+def handover_usage(context: RequestContext, handover: Handover) -> Usage | None:
+    """The counts in a prefill leg's answer; None when there are none, or none yet."""
+    answer = handover.answer
+    if answer is None:
+        return None
+    if handover.connector.concurrent:
+        return usage_at_end(answer, context.dialect.usage)
+    return context.dialect.usage(answer)
+
+
 def outcome_of(relay: Relay) -> Outcome:
     """The one outcome of an answer that was relayed, at least in part."""
     if relay.cancelled:
@@ -49,6 +76,8 @@ def tokens_of_work(context: RequestContext) -> int:
     then. Whatever else ended without an answer counts for nothing.
     """
     record, relay = context.record, context.relay
+    if context.phase == "prefill":
+        return record.prompt_tokens if record.outcome is Outcome.CANCELLED else 0
     if relay is None or context.phase != "answer":
         return 0
     began = relay.first_at is not None

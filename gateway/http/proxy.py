@@ -40,7 +40,7 @@ from gateway.http.headers import RequestHeaders
 from gateway.http.identity import Identity
 from gateway.http.ingress import Ingress
 from gateway.http.learning import Learning
-from gateway.http.outcome import note_answer, tokens_of_work
+from gateway.http.outcome import note_answer, note_handover, tokens_of_work
 from gateway.http.owners import Owners, named_in
 from gateway.http.relay import COMMENT, open_stream
 from gateway.http.via import Via
@@ -264,13 +264,13 @@ class Proxy:
         for context in tuple(self.live.values()):
             if not context.record.stream or not _takes_comments(context.dialect):
                 continue
-            if context.waiting is not None:
+            if context.waiting is not None or context.phase == "prefill":
                 self._ping_waiting(context, limit)
             elif context.relay is not None:
                 context.relay.ping(limit)
 
     def _ping_waiting(self, context: RequestContext, limit: float) -> None:
-        """Called every `TICK` seconds of one that waits for its turn."""
+        """Called every `TICK` seconds of one that waits for its turn, or for its prefill leg."""
         context.quiet += TICK
         if context.quiet < limit or context.client.gone:
             return
@@ -351,6 +351,7 @@ class Proxy:
         try:
             if context.relay is not None:
                 note_answer(context.relay, record)
+                note_handover(context)
                 self._learning.answered(context)
         finally:
             identity = context.identity

@@ -214,6 +214,20 @@ class Relay:
         self.cancelled = True
         self._drop()
 
+    def withdraw(self) -> bool:
+        """Drop the exchange, if nothing of its answer has come.
+
+        Returns:
+            Whether it was dropped.
+        """
+        if not self.unbegun:
+            return False
+        if self._carrier is not None:
+            self._carrier.abort()
+            self._carrier = None
+        self._client.source = None
+        return True
+
     def _cut_tail(self) -> None:
         if not self.done.done():
             self.ended_at = self._clock()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from gateway.disagg.prefill_leg import LegRefused
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import FailureKind, UpstreamFailure
 from gateway.http.context import RequestContext, Suspect
-from gateway.http.failures import BROKEN, CLIENT_ERROR, Blame
+from gateway.http.dialects.errors import lacks_model
+from gateway.http.failures import (
+    BROKEN,
+    CLIENT_ERROR,
+    MISSING_MODEL,
+    Blame,
+    refusal,
+    retry_after_seconds,
+)
 from gateway.scheduling.lease import Lease
 from gateway.telemetry.metrics import Metrics
 
@@ -62,6 +71,47 @@ class Verdicts:
                 sent_at=lease.granted_at,
                 trial=lease.trial,
             )
+
+
+    def leg_failed(
+        self, context: RequestContext, lease: Lease, cause: BaseException | None
+    ) -> None:
+        """A prefill leg has failed.
+
+        Args:
+            lease: at the prefill engine.
+            cause: what no row of failures stands for is nobody's fault.
+        """
+        id = lease.backend_id
+        if isinstance(cause, UpstreamFailure):
+            row = BROKEN[cause.kind]
+            self._metrics.upstream_error(id, row.name)
+            if row.blame is not Blame.NOBODY:
+                self._fleet.report_failure(
+                    id,
+                    str(cause),
+                    gone=cause.kind is FailureKind.CONNECT,
+                    sent_at=lease.granted_at,
+                    trial=lease.trial,
+                )
+        elif isinstance(cause, LegRefused):
+            self._leg_refused(context, lease, cause)
+
+    def _leg_refused(self, context: RequestContext, lease: Lease, refused: LegRefused) -> None:
+        id, row = lease.backend_id, refusal(refused.status)
+        if refused.status == 404 and lacks_model(refused.body):
+            row = MISSING_MODEL
+        if row is None or row is CLIENT_ERROR:
+            return
+        self._metrics.upstream_error(id, row.name)
+        if row.blame is Blame.AVOIDED:
+            wait = next((v for n, v in refused.headers if n == b"retry-after"), None)
+            self._fleet.report_busy(id, None if wait is None else retry_after_seconds(wait))
+        elif row.blame is Blame.ASKED:
+            self._fleet.report_missing_model(id)
+        elif row.blame is Blame.BACKEND_IF_SERVED:
+            suspect = Suspect(id, f"status {refused.status}", lease.granted_at, lease.trial)
+            context.suspects = (*context.suspects, suspect)
 
 
 def _had_time(context: RequestContext, lease: Lease) -> bool:

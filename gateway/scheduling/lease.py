@@ -103,6 +103,25 @@ class Lease:
     def backend_id(self) -> str:
         return self.decision.backend
 
+    def reprice(self, uncached_tokens: int, prefill_seconds: float) -> None:
+        """Say anew what it brings to prefill, where another engine does it, or was to and did not.
+
+        Nothing happens once the prefill is done.
+        """
+        if not self._pending:
+            return
+        load = self._load
+        load.reprice(
+            self,
+            self._own,
+            uncached_tokens - self.uncached_tokens,
+            prefill_seconds - self.prefill_seconds,
+        )
+        self.uncached_tokens = uncached_tokens
+        self.prefill_seconds = prefill_seconds
+        self.prefill_due = self._clock() + load.pending_seconds(self._clock())
+        load.room_came_free()
+
     def first_token(self) -> None:
         """The prefill is done: its tokens no longer count as pending work."""
         if not self._pending:

@@ -310,6 +310,15 @@ class BackendLoad:
             if prompt_tokens >= least:
                 load.add(1, prompt_tokens)
 
+    def reprice(
+        self, lease: object, own: ClassLoad, added_tokens: int, added_seconds: float
+    ) -> None:
+        """Change what a prefill that is not done yet brings."""
+        own.uncached_tokens += added_tokens
+        self.pending_tokens += added_tokens
+        self._prefills[lease] += added_seconds
+        self._pending_seconds = max(0.0, self._pending_seconds + added_seconds)
+
     def finish_prefill(
         self, lease: object, own: ClassLoad, uncached_tokens: int, now: float, *, done: bool
     ) -> None:

@@ -130,6 +130,12 @@ class Metrics:
         disconnects: clients that left, by phase.
         redials: requests sent again because a reused connection was already dead.
         retries: requests sent to another backend after one had refused or failed them.
+        placements: requests of models that prefill engines serve, by where they were prefilled
+            and why.
+        fallbacks: requests that were to be handed over and were not, by reason.
+        releases: prefill engines that were told to let go of what nobody would fetch.
+        orphaned: of what nobody would fetch, what could not be released.
+        prefill_legs: seconds that they took, where the decode leg waited for them.
         cache_overestimate, cache_underestimate: how far, in tokens, the prediction lay above or
             below what the engine says was cached; exact ones are under.
         loop_lag: seconds by which the event loop ran a timer late.
@@ -151,6 +157,11 @@ class Metrics:
         self.disconnects: dict[str, int] = {}
         self.redials = 0
         self.retries = 0
+        self.placements: dict[tuple[str, str], int] = {}
+        self.fallbacks: dict[str, int] = {}
+        self.releases = 0
+        self.orphaned = 0
+        self.prefill_legs = Histogram(TTFT_BOUNDS)
         self.cache_overestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.cache_underestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.loop_lag = Histogram(LOOP_LAG_BOUNDS)
@@ -206,6 +217,19 @@ class Metrics:
     def load_failed(self, backend: str) -> None:
         self._backend(backend).load_failures += 1
 
+    # handovers
+
+    def fallback(self, reason: str) -> None:
+        """A request that was to be handed over is served by one engine."""
+        _add(self.fallbacks, reason)
+
+    def released(self, done: bool) -> None:
+        """A prefill engine held what nobody would fetch, and was told so, or could not be."""
+        if done:
+            self.releases += 1
+        else:
+            self.orphaned += 1
+
     # requests
 
     def observe(self, record: RequestRecord) -> None:
@@ -236,6 +260,11 @@ class Metrics:
             backend = self._backend(record.backend)
         self.decisions[reason] += 1
         backend.routed[work_class] += 1
+        if record.placement:
+            placed = (record.placement, record.placement_reason)
+            self.placements[placed] = self.placements.get(placed, 0) + 1
+            if record.prefill_leg_seconds is not None:
+                self.prefill_legs.observe(record.prefill_leg_seconds)
         if record.spill is not None:
             _add(self.spills, record.spill)
         if not record.keyed:

@@ -33,6 +33,12 @@ class RequestRecord(msgspec.Struct):
         reason: of the routing decision; None when it was never routed.
         spill: why it went elsewhere although another backend held more of its prompt; None when
             it did not.
+        placement: "remote" when a prefill engine was to do the prefill, "local" when the chosen
+            backend was; "" where no prefill engine serves the model. What became of it in the end.
+        placement_reason: why.
+        fallback: why it was served by one engine although it was to be handed over; "" when not.
+        prefill_backend: id of the prefill engine that did it; "" when none did.
+        prefill_leg_seconds: how long that took; None when it did not, or both legs went at once.
         refusal: why admission refused it, None when it did not.
         outcome: how it ended.
         status: HTTP status, the engine's or the gateway's own; 0 when the client got none.
@@ -47,7 +53,8 @@ class RequestRecord(msgspec.Struct):
         output_tokens: as the engine reports it, else as counted in the stream.
         reported_prompt_tokens, reported_cached_tokens: as the engine reports them, else None. One
             that has told cached tokens before and leaves them out has said 0.
-        disconnect_phase: where it was when the client left: body, queue, connect or answer; None
+        disconnect_phase: where it was when the client left: body, queue, prefill, connect or
+            answer; None
             when the client stayed.
     """
 
@@ -69,6 +76,11 @@ class RequestRecord(msgspec.Struct):
     backend: str = ""
     reason: Reason | None = None
     spill: str | None = None
+    placement: str = ""
+    placement_reason: str = ""
+    fallback: str = ""
+    prefill_backend: str = ""
+    prefill_leg_seconds: float | None = None
     refusal: str | None = None
     outcome: Outcome | None = None
     status: int = 0

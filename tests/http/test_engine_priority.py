@@ -42,7 +42,7 @@ def sent(
     backend = Backend(config, Source.CONFIG, lambda: 0.0, BreakerConfig())
     if kind is not None:
         backend.facts = EngineFacts(kind, "/health", ("m",), flipped=flipped)
-    return with_priority(context, backend)
+    return with_priority(context, context.body, backend)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,219 @@
+"""One attempt to have a request prefilled by one engine and decoded by another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+
+from gateway.disagg.connector import Connector, Leg, Pairing
+from gateway.disagg.prefill_leg import PrefillLeg
+from gateway.fleet.time_limits import TimeLimits
+from gateway.fleet.upstream import Upstream
+from gateway.scheduling.lease import Lease
+from gateway.types import Clock
+
+LEAST_PATIENCE = 10.0
+PATIENCE = 4.0
+"""A prefill leg may take this many times as long as it should, and `LEAST_PATIENCE` in any case:
+what takes longer is done sooner by the decode engine alone."""
+
+
+_NO_LEG = Leg(b"")
+
+
+class HandoverFailed(Exception):
+    """The decode leg has nothing to fetch (any more).
+
+    Attributes:
+        cause: of the prefill leg's failure; None when its answer is too old.
+    """
+
+    def __init__(self, cause: BaseException | None) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Handover:
+    """Made with both leases, ended once with `end`, on every path. Its pairing is used for one
+    decode leg and never again, whatever becomes of it.
+
+        send ──► prefilled ──► decode() ──► sent ──► taken ──► end
+                    └─────────────┴──────────┴── end: what is held is released
+
+    Args:
+        body: the client's, as it is for the decode engine.
+        decode_id: the decode engine.
+        lease: at the prefill engine; given back here.
+        on_over: told once, when the prefill leg is over or given up: whether its answer came.
+        on_left: told when the prefill engine may still hold what nobody will fetch.
+
+    Attributes:
+        task: the prefill leg; None before it is sent.
+        prefilled_at: when the answer was there; None before, and where both legs are sent at once.
+        sent: the decode leg went out.
+        leg: the decode leg, once it is made.
+        taken: the decode engine has shown that it has what was handed over.
+        answered: it has answered, whatever that was: it sees to what the other one holds.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_leg",
+        "_on_left",
+        "_on_over",
+        "_over",
+        "answer",
+        "answered",
+        "body",
+        "connector",
+        "decode_id",
+        "ended",
+        "lease",
+        "leg",
+        "pairing",
+        "prefilled_at",
+        "sent",
+        "taken",
+        "task",
+    )
+
+    def __init__(
+        self,
+        connector: Connector,
+        pairing: Pairing,
+        body: bytes,
+        decode_id: str,
+        lease: Lease,
+        clock: Clock,
+        *,
+        on_over: Callable[[Handover, bool], None],
+        on_left: Callable[[Handover], None],
+    ) -> None:
+        self.connector = connector
+        self.pairing = pairing
+        self.body = body
+        self.decode_id = decode_id
+        self.lease = lease
+        self.leg = _NO_LEG
+        self.answer: bytes | None = None
+        self.prefilled_at: float | None = None
+        self.sent = self.taken = self.answered = self.ended = False
+        self._clock = clock
+        self._on_over = on_over
+        self._on_left = on_left
+        self._over = False
+        self._leg: PrefillLeg | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def prefill_id(self) -> str:
+        return self.lease.backend_id
+
+    def limits(self, limits: TimeLimits, ends_at: float) -> tuple[TimeLimits, float]:
+        """How long the prefill leg may take, given the limits of any request for its prefill."""
+        now = self._clock()
+        patience = max(LEAST_PATIENCE, PATIENCE * (self.lease.prefill_due - now))
+        first_byte = min(limits.first_byte, patience)
+        most = ends_at if self.connector.concurrent else min(ends_at, now + 2.0 * patience)
+        return limits._replace(first_byte=first_byte), most
+
+    def send(
+        self,
+        upstream: Upstream,
+        head: bytes,
+        body: bytes,
+        limits: TimeLimits,
+        ends_at: float,
+    ) -> asyncio.Task[None]:
+        """Send the prefill leg, on a connection of its own: one that was idle may be closed just
+        as it is taken, and then what was sent on it could not be sent again.
+
+        Returns:
+            Ends with the answer. Raises UpstreamFailure, LegRefused or OutOfDescriptors.
+        """
+        task = self.task = asyncio.create_task(self._run(upstream, head, body, limits, ends_at))
+        # Where both legs are sent at once, nobody may be left to ask.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _run(
+        self, upstream: Upstream, head: bytes, body: bytes, limits: TimeLimits, ends_at: float
+    ) -> None:
+        served = False
+        try:
+            left = max(0.0, ends_at - self._clock())
+            connection = await upstream.dial(min(limits.connect, left))
+            leg = self._leg = PrefillLeg(needed=not self.connector.concurrent)
+            leg.carry(connection)
+            connection.send(head, body, leg, limits, ends_at=ends_at)
+            self.answer = await leg.done
+            served = True
+            if not self.connector.concurrent:
+                self.prefilled_at = self._clock()
+        finally:
+            self.prefill_over(served=served)
+
+    @property
+    def running(self) -> asyncio.Task[None] | None:
+        """The prefill leg, while it may still fail a decode leg that was sent with it."""
+        task = self.task
+        return None if task is None or not self.connector.concurrent or self.taken else task
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the prefill leg failed; None while it has not."""
+        task = self.task
+        if task is None or not task.done() or task.cancelled():
+            return None
+        return task.exception()
+
+    def prefill_over(self, *, served: bool) -> None:
+        """The prefill engine has done its work for the request, or will not: its load ends."""
+        if not self._over:
+            self._over = True
+            self._on_over(self, served)
+
+    def make_leg(self) -> None:
+        """Make what the decode engine is sent.
+
+        Raises:
+            NoTransfer: the prefill leg's answer has nothing that it could use.
+        """
+        answer = None if self.connector.concurrent else self.answer
+        self.leg = self.connector.decode(self.body, self.pairing, answer)
+
+    @property
+    def send_before(self) -> float:
+        """When the decode leg must have been sent, on the clock."""
+        if self.connector.lease is None or self.prefilled_at is None:
+            return inf
+        return self.prefilled_at + self.connector.lease
+
+    def take(self) -> None:
+        """The decode engine has begun to answer."""
+        self.taken = True
+        self.prefill_over(served=True)
+
+    def end(self, *, useless: bool = False) -> None:
+        """Nothing more comes of it, or all has.
+
+        Args:
+            useless: the prefill engine's answer shows that it holds nothing.
+        """
+        if self.ended:
+            return
+        self.ended = True
+        task = self.task
+        if task is None:
+            self.prefill_over(served=False)
+        elif task.done():
+            if not task.cancelled() and task.exception() is None and not (self.taken or self.answered or useless):
+                self._on_left(self)
+        elif self.taken and self._leg is not None:
+            self._leg.close()
+        else:
+            if self._leg is not None:
+                self._leg.cancel()
+            task.cancel()
+            self.prefill_over(served=False)

@@ -1,0 +1,176 @@
+"""The answer to a prefill leg, as far as anybody needs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from gateway.fleet.upstream import Connection, FailureKind, Headers, UpstreamFailure
+
+MAX_ANSWER = 16 * 1024 * 1024
+"""Bytes of an answer that the decode leg is made of: some have the prompt's token ids in them."""
+MAX_TAIL = 1024 * 1024
+"""Bytes that may come of an answer beyond what is read of it."""
+TAIL = 1.0
+"""Seconds that an engine has to end an answer of which nothing more is needed."""
+LAST_BYTES = 16 * 1024
+"""Of an answer that nobody needs: engines tell their counts at its end."""
+_LOOKS = 16
+"""How often an answer that has not ended is looked at to see whether it is whole."""
+
+
+class LegRefused(Exception):
+    """The prefill engine answered, and did not serve.
+
+    Attributes:
+        status, headers, body: of its answer.
+    """
+
+    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class PrefillLeg:
+    """The sink of a prefill leg's exchange. Its answer is there as soon as its JSON is whole; how
+    the engine then ends it, nobody waits for.
+
+    Args:
+        needed: the decode leg is made of the answer. Else its beginning is dropped as it comes.
+
+    Attributes:
+        done: the answer, or as much of its end as is kept of one that is not needed. Raises
+            UpstreamFailure or LegRefused.
+        status: 0 before the head.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_headers",
+        "_looks",
+        "_needed",
+        "_parts",
+        "_size",
+        "_tail",
+        "done",
+        "status",
+    )
+
+    def __init__(self, *, needed: bool) -> None:
+        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        # Whoever waits for it may be gone when it fails.
+        self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.status = 0
+        self._needed = needed
+        self._connection: Connection | None = None
+        self._headers: Headers = []
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._looks = 0
+        self._tail: asyncio.TimerHandle | None = None
+
+    def carry(self, connection: Connection) -> None:
+        """The answer will come through `connection`."""
+        self._connection = connection
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more. The engine sees that nobody is listening."""
+        self._abort()
+        self.done.cancel()
+
+    def close(self) -> None:
+        """Nobody wants the answer any more, which may come to its end."""
+        if self._connection is not None and self._tail is None:
+            self._tail = asyncio.get_running_loop().call_later(TAIL, self.cancel)
+
+    # Sink
+
+    def on_head(self, status: int, headers: Headers, first: bytes) -> None:
+        self.status = status
+        self._headers = headers
+        if self._needed and status < 300 and _is_stream(headers):
+            self._fail("an event stream where JSON was due")
+            return
+        self._add(first)
+
+    def on_body(self, data: bytes) -> None:
+        self._add(data)
+
+    def on_end(self, *, framed: bool) -> None:
+        self._stop()
+        if self.done.done():
+            return
+        body = b"".join(self._parts)
+        if self._needed and not framed and not _is_whole(body):
+            self.done.set_exception(UpstreamFailure(FailureKind.INCOMPLETE))
+        else:
+            self._settle(body)
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        self._stop()
+        if not self.done.done():
+            self.done.set_exception(failure)
+
+    # how it is done
+
+    def _add(self, data: bytes) -> None:
+        self._size += len(data)
+        if self.done.done():
+            if self._size > MAX_ANSWER + MAX_TAIL:
+                self._abort()
+            return
+        self._parts.append(data)
+        if not self._needed and self.status < 300:
+            if self._size > LAST_BYTES:
+                self._parts = [b"".join(self._parts)[-LAST_BYTES:]]
+        elif self._size > MAX_ANSWER:
+            self._fail("the answer is too large")
+        elif self._looks < _LOOKS and data.rstrip().endswith(b"}"):
+            self._looks += 1
+            body = b"".join(self._parts)
+            if _is_whole(body):
+                self._settle(body)
+                self.close()
+
+    def _settle(self, body: bytes) -> None:
+        self._parts = []
+        if self.status < 300:
+            self.done.set_result(body)
+        else:
+            self.done.set_exception(LegRefused(self.status, self._headers, body))
+
+    def _fail(self, why: str) -> None:
+        self._abort()
+        self._parts = []
+        if not self.done.done():
+            self.done.set_exception(UpstreamFailure(FailureKind.PROTOCOL, why))
+
+    def _abort(self) -> None:
+        connection = self._connection
+        self._stop()
+        if connection is not None:
+            connection.abort()
+
+    def _stop(self) -> None:
+        self._connection = None  # from here on it may carry another exchange
+        if self._tail is not None:
+            self._tail.cancel()
+            self._tail = None
+
+
+def _is_stream(headers: Headers) -> bool:
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in headers
+    )
+
+
+def _is_whole(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except ValueError:
+        return False
+    return True
