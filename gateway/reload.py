@@ -33,7 +33,7 @@ logger = logging.getLogger("prefixgate.reload")
 NEEDS_RESTART = frozenset(
     {
         *("server.host", "server.port", "server.parser"),
-        *("server.tls", "backend_tls", "admin.listen", "redis", "replication"),
+        *("server.tls", "backend_tls", "admin.listen", "redis", "replication", "disagg"),
         *("health.probes", "log.access", "log.decisions"),
     }
 )

@@ -19,6 +19,7 @@ from gateway.config.auth import (
 )
 from gateway.config.backends import BackendConfig, BackendOptions
 from gateway.config.base import ConfigError, Count, Secret, SecretRef, Section, Share
+from gateway.config.disagg import ConnectorName, Disagg, KvCache, Transfer
 from gateway.config.discovery import Discovery, DnsSource, FileSource, KubernetesSource, name_server
 from gateway.config.failures import (
     Backpressure,
@@ -60,7 +61,9 @@ __all__ = [
     "BreakerConfig",
     "ClassLimits",
     "ConfigError",
+    "ConnectorName",
     "Count",
+    "Disagg",
     "Discovery",
     "DnsSource",
     "FileSource",
@@ -69,6 +72,7 @@ __all__ = [
     "KeyLimits",
     "KeyOptions",
     "KubernetesSource",
+    "KvCache",
     "LengthRange",
     "Log",
     "ModelTimeouts",
@@ -91,6 +95,7 @@ __all__ = [
     "Target",
     "Tenants",
     "Timeouts",
+    "Transfer",
     "WithoutRedis",
     "changed",
     "convert",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.config.base import Count, Secret, Section
+from gateway.config.disagg import Transfer, check_backend
 from gateway.config.tls import BackendTls
 from gateway.types import EngineKind, Role
 
@@ -25,6 +26,8 @@ class BackendOptions(Section, frozen=True):
     """Sent as a bearer token in place of whatever clients show."""
     tls: BackendTls | None = None
     """How an https backend is spoken to; `backend_tls` when not given."""
+    transfer: Transfer | None = None
+    """How a prefill or decode engine hands caches over."""
 
 
 class BackendConfig(BackendOptions, frozen=True, kw_only=True):
@@ -33,3 +36,12 @@ class BackendConfig(BackendOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.tls is not None and not self.url.strip().lower().startswith("https:"):
             raise ValueError("tls is given, but the url is not https")
+        if self.transfer is None:
+            return
+        if self.role is Role.UNIFIED:
+            raise ValueError(
+                "transfer is given, but the role is unified: only prefill and decode engines hand"
+                " anything over"
+            )
+        if self.transfer.connector is not None:
+            check_backend(self, self.transfer.connector)

@@ -9,6 +9,7 @@ from msgspec import Meta
 from gateway.config.auth import Admin, Auth
 from gateway.config.backends import BackendConfig
 from gateway.config.base import Count, ModelName, Seconds, Section
+from gateway.config.disagg import Disagg
 from gateway.config.discovery import Discovery
 from gateway.config.failures import Backpressure, BreakerConfig, Health, Retries, Timeouts
 from gateway.config.redis import Redis
@@ -56,7 +57,11 @@ class Settings(Section, frozen=True):
     """How https backends are spoken to that have no `tls` of their own."""
     auth: Auth = Auth()
     stored: Stored = Stored()
+    disagg: Disagg = Disagg()
     redis: Redis = Redis()
     replication: Replication = Replication()
     admin: Admin = Admin()
     log: Log = Log()
+
+    def __post_init__(self) -> None:
+        self.disagg.check(self.backends, passes_transfers=self.server.pass_transfer_fields)

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
+from gateway.config import ConnectorName
 from gateway.disagg.refusal import Refusal
 from gateway.disagg.route import Route
 
@@ -87,6 +88,10 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
         """The data-parallel rank of the prefill engine that computes the prompt."""
         return self.room % self.prefill.dp_size
 
+    def headers(self) -> Headers:
+        """Those that both legs have."""
+        return ((b"x-request-id", self.id.encode()),)
+
 
 class Leg(msgspec.Struct, frozen=True):
     """One request of the two, or the answer that makes it needless.
@@ -123,13 +128,14 @@ class Release(msgspec.Struct, frozen=True):
 class Connector(Protocol):
     """One protocol. Stateless."""
 
-    name: ClassVar[str]
-    """In settings, a metric label."""
+    name: ClassVar[ConnectorName]
     concurrent: ClassVar[bool]
     """Both legs are sent at once: the prefill leg's answer has nothing for the decode leg."""
     holds: ClassVar[bool]
     """A prefill engine keeps a prompt's cache reserved until the decode engine has fetched it, or
     a time is over."""
+    alone: ClassVar[bool]
+    """Its engines serve requests that are not handed over as well."""
     lease: ClassVar[float | None]
     """Seconds after the prefill leg's answer within which the decode leg must be at its engine, by
     the engines' defaults; None when there is no such limit."""

@@ -1,0 +1,129 @@
+"""What of a request's body is changed for the legs of its handover, route by route.
+
+Both legs have the client's body. Members by which engines are told about each other are put in, and
+taken out where a client gave them. The prefill leg is besides cut down to one token, which nobody
+reads: the caps that its route knows are lowered, and what would then be invalid, or is work for
+that one token, goes. What shapes the prompt stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from gateway.disagg.members import Members
+from gateway.disagg.route import Route
+
+TRANSFER_FIELDS = frozenset(
+    {
+        *("kv_transfer_params", "ec_transfer_params", "disaggregated_params"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+        *("routed_dp_rank", "data_parallel_rank", "disagg_prefill_dp_rank"),
+    }
+)
+"""The members that tell engines about each other."""
+_NONE: frozenset[str] = frozenset()
+_STREAM = frozenset({"stream_options"})
+"""Refused without a stream."""
+_FIRST_TOKEN = _STREAM | {
+    *("min_tokens", "min_completion_tokens"),  # refused above the cap
+    *("logprobs", "top_logprobs", "return_token_ids", "return_prompt_text"),
+    *("stop", "stop_token_ids", "stop_sequences"),
+}
+_SAMPLING = "sampling_params"
+_EXTRAS = "vllm_xargs"
+_SAMPLING_EXTRAS = "extra_args"
+
+
+class _Caps(NamedTuple):
+    """How a route limits the length of an answer.
+
+    Attributes:
+        always: the member that is set to one.
+        given: those that are set to one where the client gave them.
+    """
+
+    always: str
+    given: tuple[str, ...] = ()
+
+
+_CAPS = {
+    Route.CHAT: _Caps("max_tokens", ("max_completion_tokens",)),
+    Route.COMPLETIONS: _Caps("max_tokens", ("max_completion_tokens",)),
+    Route.RESPONSES: _Caps("max_output_tokens", ("max_tokens", "max_completion_tokens")),
+    Route.MESSAGES: _Caps("max_tokens", ("max_completion_tokens",)),
+    Route.TOKENS: _Caps("max_tokens"),
+}
+"""Those of the last one are in its sampling parameters."""
+CAPPED = frozenset(_CAPS)
+"""The routes that `one_token` knows."""
+
+
+def carried(body: bytes, values: Mapping[str, bytes], without: Collection[str] = _NONE) -> bytes:
+    """A decode leg's body.
+
+    Args:
+        body: the client's.
+        values: JSON of the members that are put in.
+        without: names of further members that go.
+    """
+    return _edited(Members(body), values, without)
+
+
+def unstreamed(body: bytes, values: Mapping[str, bytes], without: Collection[str] = _NONE) -> bytes:
+    """The body of a prefill leg at an engine that stops after the first token by itself. Arguments
+    as for `carried`."""
+    members = Members(body)
+    return _edited(members, {**_no_stream(members), **values}, {*_STREAM, *without})
+
+
+def one_token(
+    body: bytes, route: Route, values: Mapping[str, bytes], without: Collection[str] = _NONE
+) -> bytes:
+    """The body of a prefill leg at an engine that does as it is told. Arguments as for `carried`.
+
+    Args:
+        route: one of `CAPPED`.
+    """
+    members = Members(body)
+    changes = _no_stream(members)
+    caps = _CAPS[route]
+    if route is Route.TOKENS:
+        sampling = _object(members, _SAMPLING) or Members(b"{}")
+        cap = {caps.always: b"1"}
+        changes[_SAMPLING] = sampling.edited({**_cleaned(sampling), **cap}, _FIRST_TOKEN)
+    else:
+        changes[caps.always] = b"1"
+        changes |= {name: b"1" for name in caps.given if name in members}
+    if route is Route.RESPONSES:
+        changes["store"] = b"false"
+    return _edited(members, {**changes, **values}, {*_FIRST_TOKEN, *without})
+
+
+def _edited(members: Members, values: Mapping[str, bytes], without: Collection[str]) -> bytes:
+    values = {**_cleaned(members), **values}
+    return members.edited(values, {*without, *TRANSFER_FIELDS}.difference(values))
+
+
+def _no_stream(members: Members) -> dict[str, bytes]:
+    return {"stream": b"false"} if "stream" in members else {}
+
+
+def _cleaned(members: Members) -> dict[str, bytes]:
+    """The members that what tells engines about each other is hidden in, without it. vLLM keeps
+    what it finds in these among its own arguments, where the transfer's are as well."""
+    values = {}
+    for name in (_EXTRAS, _SAMPLING_EXTRAS):
+        inner = _object(members, name)
+        if inner is not None and any(field in inner for field in TRANSFER_FIELDS):
+            values[name] = inner.edited({}, TRANSFER_FIELDS)
+    sampling = _object(members, _SAMPLING)
+    changes = {} if sampling is None else _cleaned(sampling)
+    if sampling is not None and changes:
+        values[_SAMPLING] = sampling.edited(changes)
+    return values
+
+
+def _object(members: Members, name: str) -> Members | None:
+    value = members.get(name)
+    return Members(value) if value is not None and value.startswith(b"{") else None
