@@ -22,7 +22,7 @@ from gateway.admin.api import admin_app
 from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
-from gateway.disagg.pairs import NoProtocols, Pairs
+from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import LEAST_UNCACHED, by_threshold
 from gateway.fleet.access import Accesses
 from gateway.fleet.aliases import Aliases
@@ -187,13 +187,15 @@ class Gateway:
             clock=clock,
             decided=None if self.decisions is None else self.decisions.note,
         )
+        self.pairs = Pairs(settings.disagg, clock)
+        least = settings.disagg.min_uncached_tokens
         self.handovers = Handovers(
             fleet=self.fleet,
             upstreams=self.upstreams,
             loads=self.loads,
             prefills=self.prefills,
-            pairs=Pairs(NoProtocols(), clock),
-            decide=by_threshold(LEAST_UNCACHED),
+            pairs=self.pairs,
+            decide=by_threshold(LEAST_UNCACHED if least is None else least),
             dispatcher=self.dispatcher,
             index=self.index,
             learning=self.learning,
@@ -298,7 +300,14 @@ class Gateway:
         return await asyncio.to_thread(self.page.read().render)
 
     def _control_plane(self) -> ASGIApp:
-        ops = Ops(self.fleet, self.scrape, lambda: self.stopping, self.instance, self.replication)
+        ops = Ops(
+            self.fleet,
+            self.pools,
+            self.scrape,
+            lambda: self.stopping,
+            self.instance,
+            self.replication,
+        )
         self.admin = admin_app(GatewayControl(self), self.settings.admin, lambda: self.siblings)
         admin = Mount("/admin", self.admin)
         routes: list[BaseRoute] = list(ops.routes())

@@ -50,6 +50,7 @@ class Following:
             self._retired.append(retired)
             gateway.index.remove_backend(id)
             gateway.learning.backend_removed(id)
+            gateway.pairs.forget(id)
         else:
             if id not in gateway.upstreams:
                 self._add(backend)
@@ -85,12 +86,24 @@ class Following:
         self._retired = [upstream for upstream in self._retired if upstream.busy]
 
     def _serving(self) -> Serving:
-        """Who can take whole requests now, by model: prefill engines only where nobody else can."""
+        """Who can take requests now, by model: prefill engines only where nobody else can, and
+        engines that serve nothing without a handover only where one can be had."""
         gateway = self._gateway
+        pairs = gateway.pairs
         serving: Serving = {}
         healthy = [other for other in gateway.fleet if other.state is BackendState.HEALTHY]
-        whole = [other for other in healthy if other.role is not Role.PREFILL]
-        for backends in (whole, healthy):
+        prefills = [other for other in healthy if other.role is Role.PREFILL]
+        whole = [
+            other
+            for other in healthy
+            if other.role is not Role.PREFILL
+            and (
+                pairs.serves_alone(other)
+                or any(pairs.matches(prefill, other) for prefill in prefills)
+            )
+        ]
+        alone = [other for other in prefills if pairs.serves_alone(other)]
+        for backends in (whole, alone):
             found: Serving = {}
             for other in backends:
                 for model in (*gateway.fleet.aliases.served_by(other.models), ANY_MODEL):

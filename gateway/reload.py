@@ -104,6 +104,7 @@ def _discovery(gateway: Gateway, settings: Settings) -> None:
 
 def _attempts(gateway: Gateway, settings: Settings) -> None:
     gateway.attempts.reconfigure(settings.retries, settings.timeouts)
+    gateway.handovers.reconfigure(settings.timeouts)
 
 
 def _auth(gateway: Gateway, settings: Settings) -> None:

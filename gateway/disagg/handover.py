@@ -208,7 +208,11 @@ class Handover:
         if task is None:
             self.prefill_over(served=False)
         elif task.done():
-            if not task.cancelled() and task.exception() is None and not (self.taken or self.answered or useless):
+            if (
+                not task.cancelled()
+                and task.exception() is None
+                and not (self.taken or self.answered or useless)
+            ):
                 self._on_left(self)
         elif self.taken and self._leg is not None:
             self._leg.close()

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from gateway.disagg.connector import Connector, Pairing, Side
+from gateway.config import Disagg
+from gateway.disagg.connector import Connector, Pairing
+from gateway.disagg.connectors import CONNECTORS
 from gateway.disagg.ids import PairingIds
 from gateway.disagg.route import Route
-from gateway.types import Clock
+from gateway.disagg.sides import side_of
+from gateway.fleet.backend import Backend
+from gateway.types import Clock, Role
 
 APART = 5.0
 """Seconds for which two engines are not paired after a handover between them has failed at the
 decode engine; doubled each time in a row."""
 MAX_APART = 300.0
-
-
-class Protocols(Protocol):
-    """What is known of how each backend hands caches over."""
-
-    def connector(self, id: str) -> Connector | None:
-        """None: it hands over nothing."""
-
-    def side(self, id: str) -> Side: ...
-
-    def serves_alone(self, id: str) -> bool:
-        """Whether a backend serves requests that come without a handover."""
-
-
-class NoProtocols:
-    """Where no backend hands anything over."""
-
-    def connector(self, id: str) -> Connector | None:
-        return None
-
-    def side(self, id: str) -> Side:
-        raise KeyError(id)
-
-    def serves_alone(self, id: str) -> bool:
-        return True
 
 
 class _Apart:
@@ -52,32 +29,45 @@ class Pairs:
     """Pairs that the engines themselves speak against are never made; those whose handovers fail
     are left alone for a while, as one engine's breaker can not tell them from others."""
 
-    def __init__(self, protocols: Protocols, clock: Clock) -> None:
-        self.protocols = protocols
+    def __init__(self, settings: Disagg, clock: Clock) -> None:
+        self._settings = settings
         self._ids = PairingIds()
         self._clock = clock
         self._apart: dict[tuple[str, str], _Apart] = {}
 
-    def connector(self, prefill: str, decode: str) -> Connector | None:
-        """How a handover between two backends goes, by their ids; None when there is to be none."""
-        protocols = self.protocols
-        connector = protocols.connector(decode)
-        if connector is None or prefill == decode:
+    def speaks(self, backend: Backend) -> Connector | None:
+        """How a backend hands caches over; None when it does not."""
+        name = self._settings.connector_of(backend.config)
+        return None if name is None else CONNECTORS[name]
+
+    def serves_alone(self, backend: Backend) -> bool:
+        """Whether a backend may be sent requests that are not handed over."""
+        connector = self.speaks(backend)
+        return connector is None or (connector.alone and self._settings.fallback == "plain")
+
+    def matches(self, prefill: Backend, decode: Backend) -> bool:
+        """Whether caches can be handed over from one backend to another at all."""
+        connector = self.speaks(decode)
+        return (
+            connector is not None
+            and (prefill.role, decode.role) == (Role.PREFILL, Role.DECODE)
+            and not set(prefill.models).isdisjoint(decode.models)
+            and connector is self.speaks(prefill)
+            and connector.mismatch(side_of(prefill), side_of(decode)) is None
+        )
+
+    def connector(self, prefill: Backend, decode: Backend) -> Connector | None:
+        """How a handover between two backends goes; None when there is to be none now."""
+        if not self.matches(prefill, decode):
             return None
-        other = protocols.connector(prefill)
-        if other is None or other.name != connector.name:
-            return None
-        apart = self._apart.get((prefill, decode))
+        apart = self._apart.get((prefill.id, decode.id))
         if apart is not None and apart.until > self._clock():
             return None
-        if connector.mismatch(protocols.side(prefill), protocols.side(decode)) is not None:
-            return None
-        return connector
+        return self.speaks(decode)
 
-    def pair(self, route: Route, prefill: str, decode: str) -> Pairing:
+    def pair(self, route: Route, prefill: Backend, decode: Backend) -> Pairing:
         """A pairing of two backends that has never been used."""
-        side = self.protocols.side
-        return self._ids.pair(route, side(prefill), side(decode))
+        return self._ids.pair(route, side_of(prefill), side_of(decode))
 
     def failed(self, prefill: str, decode: str) -> None:
         """A decode engine has failed on what the other one handed over."""

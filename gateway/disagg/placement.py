@@ -12,7 +12,6 @@ from gateway.scheduling.load import BackendLoad
 from policies.base import RouteRequest
 from policies.cost import prefill_seconds
 
-
 LEAST_UNCACHED = 2048
 """Tokens: what takes a prefill engine 0.2 s, and the KV cache of which crosses a 10 Gbit/s link in
 as much."""

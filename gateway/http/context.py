@@ -58,7 +58,8 @@ class RequestContext(msgspec.Struct):
 
     Attributes, in the order in which they are filled:
         scope, client, dialect, record: from the start.
-        phase: where the request is now: body, queue, prefill, connect, answer; for people and metrics.
+        phase: where the request is now: body, queue, prefill, connect, answer; for people and
+            metrics.
         headers, identity, body: ingress.
         held: bytes that count for `Bodies`.
         facts: what the request says of itself.

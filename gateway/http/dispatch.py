@@ -173,7 +173,10 @@ class Dispatcher:
                 if self._clock() > handover.send_before:
                     upstream.park(connection)
                     raise HandoverFailed(None)
-                body, head = handover.leg.body, leg_head(context, backend, upstream.access, handover)
+                body, head = (
+                    handover.leg.body,
+                    leg_head(context, backend, upstream.access, handover),
+                )
                 handover.sent = True
             relay.carry(connection)
             sent_at = self._clock()
@@ -197,9 +200,7 @@ class Dispatcher:
                 relay.start_over()
                 connection = None
 
-    def pass_on(
-        self, context: RequestContext, status: int, headers: Headers, body: bytes
-    ) -> None:
+    def pass_on(self, context: RequestContext, status: int, headers: Headers, body: bytes) -> None:
         """Answer the client with what a backend has answered to somebody else."""
         request = context.headers
         assert request is not None
@@ -231,7 +232,12 @@ class Dispatcher:
                 (b"x-prefixgate-queue-ms", b"%d" % (record.queue_seconds * 1000)),
             )
         if self.response_headers and record.placement:
-            added.append((b"x-prefixgate-handover", b"%b; %b" % (record.placement.encode(), record.placement_reason.encode())))
+            added.append(
+                (
+                    b"x-prefixgate-handover",
+                    b"%b; %b" % (record.placement.encode(), record.placement_reason.encode()),
+                )
+            )
             if record.prefill_backend:
                 added.append((b"x-prefixgate-prefill-backend", record.prefill_backend.encode()))
         if context.identity is not None:

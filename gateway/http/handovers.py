@@ -25,8 +25,8 @@ from gateway.fleet.upstream import FailureKind, OutOfDescriptors, Upstream, Upst
 from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext, Tries
 from gateway.http.dispatch import Dispatcher
-from gateway.http.errors import Overloaded, RequestError, UpstreamBroke
 from gateway.http.engine_priority import with_priority
+from gateway.http.errors import Overloaded, RequestError, UpstreamBroke
 from gateway.http.failures import BUSY, Blame, Failure, refusal
 from gateway.http.learning import Learning
 from gateway.http.naming import addressed
@@ -127,7 +127,7 @@ class Handovers:
             Stranded: it cannot be served there.
         """
         prefills = self._prefills.get(pool.model)
-        if prefills is None or self._fleet.get(lease.backend_id).role is Role.PREFILL:
+        if prefills is None or self._fleet.get(lease.backend_id).role is not Role.DECODE:
             return await self._dispatcher.send(context, lease, may_retry=may_retry)
         share = _Share(lease)
         while True:
@@ -152,8 +152,8 @@ class Handovers:
 
     def stranded(self, pool: Pool) -> list[str]:
         """The backends of a pool that serve nothing without a handover."""
-        alone = self.pairs.protocols.serves_alone
-        return [load.id for load in (*pool.backends, *pool.avoided) if not alone(load.id)]
+        loads = (*pool.backends, *pool.avoided)
+        return [load.id for load in loads if not self._serves_alone(load.id)]
 
     # before the decode leg
 
@@ -213,7 +213,7 @@ class Handovers:
         request, tries = context.request, context.tries
         assert request is not None
         decode = lease.backend_id
-        alone = self.pairs.protocols.serves_alone(decode)
+        alone = self._serves_alone(decode)
         if tries is not None and tries.fallback is not None:
             return self._alone(context, decode, tries.fallback), None
         scope = context.scope
@@ -221,11 +221,12 @@ class Handovers:
         if route is None:
             return Placement(None, Why.ROUTE), None
         failed = () if tries is None else tries.failed
+        target = self._fleet.get(decode)
         connectors = {
             load.id: connector
             for load in prefills
             if load.id not in failed
-            and (connector := self.pairs.connector(load.id, decode)) is not None
+            and (connector := self.pairs.connector(self._fleet.get(load.id), target)) is not None
         }
         pairable = [load for load in prefills if load.id in connectors]
         roomy = [load for load in pairable if self._has_room(load)]
@@ -253,10 +254,13 @@ class Handovers:
         return placement, connector
 
     def _alone(self, context: RequestContext, decode: str, why: Fallback) -> Placement:
-        if not self.pairs.protocols.serves_alone(decode):
+        if not self._serves_alone(decode):
             raise Stranded(_no_prefill("No prefill engine is available."))
         self._serve_alone(context, why)
         return Placement(None, why)
+
+    def _serves_alone(self, id: str) -> bool:
+        return self.pairs.serves_alone(self._fleet.get(id))
 
     def _has_room(self, load: BackendLoad) -> bool:
         return (load.trials is None or load.trials.free) and load.prefill.has_slot(
@@ -315,7 +319,7 @@ class Handovers:
 
         handover = context.handover = Handover(
             connector,
-            self.pairs.pair(route, load.id, decode.backend_id),
+            self.pairs.pair(route, engine, target),
             with_priority(context, body, target),
             decode.backend_id,
             lease,
@@ -376,7 +380,7 @@ class Handovers:
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             tries.last = why
             return
-        if not self.pairs.protocols.serves_alone(handover.decode_id):
+        if not self._serves_alone(handover.decode_id):
             if isinstance(cause, LegRefused):
                 raise cause
             raise Stranded(
@@ -411,7 +415,7 @@ class Handovers:
         assert relay is not None
         if handover.failure is not None and not handover.taken:
             self._verdicts.leg_failed(context, handover.lease, handover.failure)
-        if not self.pairs.protocols.serves_alone(handover.decode_id):
+        if not self._serves_alone(handover.decode_id):
             return False
         if broken is not None:
             if not last or not relay.unbegun or broken.kind not in _DROPPED:

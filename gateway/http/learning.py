@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from gateway.disagg.handover import Handover
 from gateway.estimates.errors import Errors, Estimate
 from gateway.estimates.outputs import Outputs
 from gateway.estimates.tokens import NOMINAL_BYTES, TokenEstimate
-from gateway.disagg.handover import Handover
 from gateway.http.context import RequestContext
 from gateway.http.outcome import handover_usage
 from gateway.prefix.holder import Booking

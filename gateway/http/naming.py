@@ -42,9 +42,7 @@ def addressed(context: RequestContext, backend: Backend, aliases: Aliases) -> Ad
     return Addressed(context.body, context.real_model, chain)
 
 
-def _name_at(
-    facts: Facts, chain: Chain, backend: Backend, aliases: Aliases
-) -> tuple[str, Chain]:
+def _name_at(facts: Facts, chain: Chain, backend: Backend, aliases: Aliases) -> tuple[str, Chain]:
     """What a backend calls a request's model, and the prompt's chain under that name."""
     model, models = facts.prompt.model, backend.models
     read = facts.aliased or {model: chain}

@@ -17,6 +17,7 @@ from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError, UnknownModel
 from gateway.http.headers import is_id
 from gateway.http.keyguard import KEY
+from gateway.scheduling.pools import Pools
 from gateway.telemetry.collector import CONTENT_TYPE
 
 PATHS = frozenset({"/live", "/ready", "/health", "/metrics", "/v1/models", "/admin"})
@@ -29,6 +30,9 @@ def is_control_path(path: str) -> bool:
     means something to a forward proxy, and nothing below a backend's URL.
     """
     return path in PATHS or path.startswith(("/admin/", "/v1/models/")) or not path.startswith("/")
+
+
+_UNPAIRED = "no prefill engine is there for decode engines that need one"
 
 
 class Shared(Protocol):
@@ -53,12 +57,14 @@ class Ops:
     def __init__(
         self,
         fleet: Fleet,
+        pools: Pools,
         page: Callable[[], Awaitable[bytes]],
         stopping: Callable[[], bool],
         instance: str,
         shared: Shared | None = None,
     ) -> None:
         self._fleet = fleet
+        self._pools = pools
         self._page = page
         self._stopping = stopping
         self._shared = shared
@@ -84,7 +90,7 @@ class Ops:
         body: dict[str, object] = {
             "status": "ok",
             "backends": {state: states.count(state) for state in sorted(set(states))},
-            "models": sorted(self._fleet.models()),
+            "models": sorted(self._served()),
         }
         shared = self._shared
         if shared is not None:
@@ -93,7 +99,10 @@ class Ops:
             body["status"] = "shutting down"
         elif not body["models"]:
             body["status"] = "no backend can serve a model" if states else "no backends"
-            body["reasons"] = self._fleet.why_unready()
+            reasons = self._fleet.why_unready()
+            if self._fleet.models():
+                reasons = [_UNPAIRED, *reasons]
+            body["reasons"] = reasons
         elif shared is not None and not shared.caught_up:
             body["status"] = "learning what the other replicas know"
         return self._json(body, 200 if body["status"] == "ok" else 503)
@@ -110,9 +119,18 @@ class Ops:
         entries = [_entry(model) for model in sorted(self._models(request))]
         return self._json({"object": "list", "data": entries})
 
+    def _served(self) -> set[str]:
+        """Those that can be served now: there may be no prefill engine for a decode engine that
+        needs one."""
+        return {
+            model
+            for model in self._fleet.models()
+            if (pool := self._pools.get(model)) is not None and (pool.backends or pool.avoided)
+        }
+
     def _models(self, request: Request) -> set[str]:
         """Those that can be served now, to whom a request is from."""
-        models = self._fleet.models()
+        models = self._served()
         key = request.scope.get(KEY)
         return models if key is None else {model for model in models if key.allows(model)}
 

@@ -71,11 +71,10 @@ def leg_head(
     lines = without(headers.forward, replaced) if replaced else headers.forward
     if access.authorization:
         lines = b"%bauthorization: %b\r\n" % (without_credentials(lines), access.authorization)
-    return b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+    return b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%bcontent-length: %d\r\n\r\n" % (
         target,
         backend.address.authority.encode(),
         lines,
         b"".join(b"%b: %b\r\n" % pair for pair in leg.headers),
-        handover.pairing.id.encode(),
         len(leg.body),
     )

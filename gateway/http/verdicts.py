@@ -72,7 +72,6 @@ class Verdicts:
                 trial=lease.trial,
             )
 
-
     def leg_failed(
         self, context: RequestContext, lease: Lease, cause: BaseException | None
     ) -> None:
