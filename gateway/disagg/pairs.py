@@ -12,15 +12,17 @@ from gateway.fleet.backend import Backend
 from gateway.types import Clock, Role
 
 APART = 5.0
-"""Seconds for which two engines are not paired after a handover between them has failed at the
-decode engine; doubled each time in a row."""
+"""Seconds for which two engines are not paired after `FAILURES` handovers between them have failed
+at the decode engine; doubled for each further one in a row."""
+FAILURES = 2
 MAX_APART = 300.0
 
 
 class _Apart:
-    __slots__ = ("seconds", "until")
+    __slots__ = ("failures", "seconds", "until")
 
     def __init__(self) -> None:
+        self.failures = 0
         self.seconds = 0.0
         self.until = 0.0
 
@@ -72,8 +74,9 @@ class Pairs:
     def failed(self, prefill: str, decode: str) -> None:
         """A decode engine has failed on what the other one handed over."""
         apart = self._apart.setdefault((prefill, decode), _Apart())
+        apart.failures += 1
         now = self._clock()
-        if apart.until <= now:  # not of several that failed together
+        if apart.failures >= FAILURES and apart.until <= now:  # once for all that fail together
             apart.seconds = min(MAX_APART, 2 * apart.seconds or APART)
             apart.until = now + apart.seconds
 

@@ -91,8 +91,8 @@ class PrefillLeg:
     def on_head(self, status: int, headers: Headers, first: bytes) -> None:
         self.status = status
         self._headers = headers
-        if self._needed and status < 300 and _is_stream(headers):
-            self._fail("an event stream where JSON was due")
+        if status < 300 and _is_stream(headers):
+            self._fail("an event stream where JSON was asked for")
             return
         self._add(first)
 

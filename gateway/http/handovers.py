@@ -141,10 +141,10 @@ class Handovers:
                 broken = await self._dispatcher.send(context, lease, may_retry=may_retry)
             except HandoverFailed as failed:
                 self._note_opened(context)
-                self._failed(context, failed.cause)
-            except LegRefused as refused:
-                self._dispatcher.pass_on(context, refused.status, refused.headers, refused.body)
-                return None
+                answer = self._failed(context, failed.cause)
+                if answer is not None:
+                    self._dispatcher.pass_on(context, answer.status, answer.headers, answer.body)
+                    return None
             else:
                 if not self._starts_over(context, broken, last=not may_retry):
                     return broken
@@ -356,14 +356,18 @@ class Handovers:
 
     # when something fails
 
-    def _failed(self, context: RequestContext, cause: BaseException | None) -> None:
+    def _failed(
+        self, context: RequestContext, cause: BaseException | None
+    ) -> LegRefused | None:
         """A prefill leg has come to nothing: blame whom it shows at fault, and see what follows.
 
         Args:
             cause: None when its answer came, and is too old by now.
 
+        Returns:
+            What the client is to have for an answer; None when it can still be served.
+
         Raises:
-            LegRefused: the client is to have this answer.
             Stranded: it can be served neither with another handover nor without.
         """
         handover, tries = context.handover, context.tries
@@ -373,22 +377,23 @@ class Handovers:
         handover.end(useless=isinstance(cause, NoTransfer))
         context.handover = None
         if isinstance(cause, LegRefused) and cause.status in _ITS_OWN:
-            raise cause
+            return cause
         if cause is not None:
             tries.failed += (handover.prefill_id,)
         why = _fallback_for(cause)
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             tries.last = why
-            return
+            return None
         if not self._serves_alone(handover.decode_id):
             if isinstance(cause, LegRefused):
-                raise cause
+                return cause
             raise Stranded(
                 UpstreamBroke(cause)
                 if isinstance(cause, UpstreamFailure)
                 else _no_prefill("The prefill engines cannot serve the request.")
             )
         self._serve_alone(context, why)
+        return None
 
     def _serve_alone(self, context: RequestContext, why: Fallback) -> None:
         """From here on the request, which was to be handed over, is not."""
@@ -412,8 +417,11 @@ class Handovers:
         handover, relay = context.handover, context.relay
         if handover is None or context.client.gone:
             return False
+        if handover.taken:
+            self.pairs.worked(handover.prefill_id, handover.decode_id)
+            return False
         assert relay is not None
-        if handover.failure is not None and not handover.taken:
+        if handover.failure is not None:
             self._verdicts.leg_failed(context, handover.lease, handover.failure)
         if not self._serves_alone(handover.decode_id):
             return False

@@ -35,6 +35,11 @@ class AccessLine(msgspec.Struct, frozen=True, kw_only=True):
     work_class: str | None
     reason: str | None
     spill: str | None
+    placement: str | None
+    placement_reason: str | None
+    fallback: str | None
+    prefill_backend: str | None
+    prefill_leg_seconds: float | None
     refusal: str | None
     disconnect_phase: str | None
     prompt_bytes: int
@@ -78,6 +83,13 @@ def _line(record: RequestRecord) -> AccessLine:
         work_class=record.work_class,
         reason=record.reason,
         spill=record.spill,
+        placement=record.placement or None,
+        placement_reason=record.placement_reason or None,
+        fallback=record.fallback or None,
+        prefill_backend=record.prefill_backend or None,
+        prefill_leg_seconds=(
+            None if record.prefill_leg_seconds is None else micro(record.prefill_leg_seconds)
+        ),
         refusal=record.refusal,
         disconnect_phase=record.disconnect_phase,
         prompt_bytes=record.prompt_bytes,

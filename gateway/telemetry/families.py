@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from gateway.telemetry.backend_families import BACKEND_FAMILIES
 from gateway.telemetry.estimate_families import ESTIMATE_FAMILIES
 from gateway.telemetry.family import Family, Labels, Scrape, Value
+from gateway.telemetry.handover_families import HANDOVER_FAMILIES
 from gateway.telemetry.request_families import REQUEST_FAMILIES
 from gateway.telemetry.shared_families import SHARED_FAMILIES
 from gateway.telemetry.sources import KeyUse
@@ -55,6 +56,7 @@ FAMILIES: tuple[Family, ...] = (
         "max",
     ),
     *REQUEST_FAMILIES,
+    *HANDOVER_FAMILIES,
     *BACKEND_FAMILIES,
     *ESTIMATE_FAMILIES,
     # API keys
