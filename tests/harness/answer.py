@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from tests.harness import bodies
@@ -26,13 +26,24 @@ class Wire(Protocol):
         """Something was recorded."""
 
 
-class AnswerWriter:
-    """Sends one answer."""
+Settle = Callable[[], Awaitable[Behaviour]]
 
-    def __init__(self, wire: Wire, request: Recorded, how: Behaviour) -> None:
+
+class AnswerWriter:
+    """Sends one answer.
+
+    Args:
+        settle: tells how to answer, once that has come out; `how` decides until then. A stream
+            that has an early head has sent it by then, so a failure is an event in it.
+    """
+
+    def __init__(
+        self, wire: Wire, request: Recorded, how: Behaviour, settle: Settle | None = None
+    ) -> None:
         self._wire = wire
         self._request = request
         self._how = how
+        self._settle = settle
         self._framing = how.framing
         self._keep = True
 
@@ -47,22 +58,31 @@ class AnswerWriter:
             return await self._play(how)
         for status in how.informational:
             await self._write(b"HTTP/1.1 %d Early\r\nlink: </x>\r\n\r\n" % status)
-        try:
-            parsed = json.loads(self._request.body or b"{}")
-        except ValueError:
-            parsed = {}
-        fields = parsed if isinstance(parsed, dict) else {}
-        streams = (
-            fields.get("stream") is True
-            and how.status == 200
-            and how.body is None
-            and self._request.path.endswith(STREAMING_ROUTES)
-        )
-        if streams:
+        fields = self._fields()
+        if self._settle is not None and not (how.early_head and self._streams(fields)):
+            self._how = await self._settle()
+            self._settle = None
+        if self._streams(fields):
             return await self._stream(fields)
         return await self._whole(fields)
 
+    def _fields(self) -> dict[str, Any]:
+        try:
+            parsed = json.loads(self._request.body or b"{}")
+        except ValueError:
+            return {}
+        return parsed if isinstance(parsed, dict) else {}
+
+    def _streams(self, fields: dict[str, Any]) -> bool:
+        return (
+            fields.get("stream") is True
+            and self._how.status == 200
+            and self._how.body is None
+            and self._request.path.endswith(STREAMING_ROUTES)
+        )
+
     async def _play(self, how: Behaviour) -> bool:
+        await self._is_time(how)
         script = how.script or ()
         for number, segment in enumerate(script, 1):
             if isinstance(segment, Cut):
@@ -107,6 +127,8 @@ class AnswerWriter:
             self._wire.break_off(how.cut)
             return False
         for number, piece in enumerate(pieces, 1):
+            if number == len(pieces):
+                await asyncio.sleep(how.tail)
             self._request.complete = number == len(pieces) and not self._chunked
             if piece:
                 await self._write(self._frame(piece))
@@ -119,6 +141,11 @@ class AnswerWriter:
             self._framing = Framing.CHUNKED
         if how.early_head:
             await self._write(self._head("text/event-stream; charset=utf-8", None, 0))
+            if self._settle is not None:
+                self._how = how = await self._settle()
+        if how.status >= 400:
+            await self._write(self._frame(bodies.error_event(self._request.path)))
+            return await self._end()
         await self._is_time(how)
         events = bodies.stream_events(self._request.path, fields, self._request.body, how)
         if how.style is not None:
@@ -153,7 +180,11 @@ class AnswerWriter:
                 yield bodies.error_event(self._request.path)
                 return
             if number == self._how.silent_after:
-                await asyncio.Event().wait()
+                if self._how.comments is None:
+                    await asyncio.Event().wait()
+                while True:
+                    yield b": keep-alive\n\n"
+                    await asyncio.sleep(self._how.comments or 0)
             if number and self._how.itl:
                 await asyncio.sleep(self._how.itl)
             yield event

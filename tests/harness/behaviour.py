@@ -80,10 +80,14 @@ class Behaviour:
             a stream, after so many bytes).
         cut_inside: send part of the next event before that.
         cut: how the connection is broken.
-        tail: seconds between the last event and the end of the body.
+        tail: seconds between the last event and the end of the body, or, of an answer that is not
+            a stream, before its last piece.
         error_after: send an error event in place of the stream's next one, after so many events;
             then the stream ends, as vLLM's do.
         silent_after: fall silent after so many events, with the connection open.
+        comments: send a comment line every so many seconds while silent.
+        prompt_tokens: the count reported; made up from the body's size when None.
+        cached_tokens: of those, the ones reported as cached.
         segment: bytes a TCP segment carries; 1 for one byte at a time.
         framing: how the body's end is told.
         style: rewrites each event's bytes (line endings, spaces, comments).
@@ -91,7 +95,7 @@ class Behaviour:
         informational: 1xx answers to send first.
         trailers: trailer fields after a chunked body.
         pieces: send a JSON body in so many chunks.
-        script: raw bytes, waits and cuts to send in place of an answer.
+        script: raw bytes, waits and cuts to send in place of an answer, after `ttft` and `until`.
     """
 
     status: int = 200
@@ -114,6 +118,9 @@ class Behaviour:
     tail: float = 0.0
     error_after: int | None = None
     silent_after: int | None = None
+    comments: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
     segment: int | None = None
     framing: Framing = Framing.AUTO
     style: Callable[[bytes], bytes] | None = None

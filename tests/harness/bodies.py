@@ -18,9 +18,9 @@ def event(payload: Json, name: str | None = None) -> bytes:
     return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
-def prompt_tokens(body: bytes) -> int:
-    """A count that depends on nothing but the request's size."""
-    return max(1, len(body) // 4)
+def prompt_tokens(body: bytes, how: Behaviour) -> int:
+    """The count that is wanted, or one that depends on nothing but the request's size."""
+    return max(1, len(body) // 4) if how.prompt_tokens is None else how.prompt_tokens
 
 
 def stream_events(path: str, request: Json, body: bytes, how: Behaviour) -> list[bytes]:
@@ -82,13 +82,13 @@ def vllm_metrics(
     ).encode()
 
 
-def _usage(body: bytes, completion: int) -> Json:
-    prompt = prompt_tokens(body)
+def _usage(body: bytes, completion: int, how: Behaviour) -> Json:
+    prompt = prompt_tokens(body, how)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": how.cached_tokens},
     }
 
 
@@ -116,10 +116,10 @@ def _openai_events(chat: bool, model: str, body: bytes, how: Behaviour) -> Itera
             or (how.usage is UsageStyle.MIDDLE and number == last // 2)
         ):
             running = total if how.usage is not UsageStyle.EVERY else min(number, total)
-            chunk["usage"] = _usage(body, running)
+            chunk["usage"] = _usage(body, running, how)
         yield event(chunk)
     if how.usage is UsageStyle.SEPARATE:
-        yield event(chunk | {"choices": [], "usage": _usage(body, total)})
+        yield event(chunk | {"choices": [], "usage": _usage(body, total, how)})
 
 
 def _chat_deltas(how: Behaviour) -> Iterator[Json]:
@@ -148,7 +148,7 @@ def _messages_events(model: str, body: bytes, how: Behaviour) -> Iterator[bytes]
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": prompt_tokens(body), "output_tokens": 1},
+        "usage": {"input_tokens": prompt_tokens(body, how), "output_tokens": 1},
     }
     yield named({"type": "message_start", "message": message})
     if how.tool_arguments:
@@ -206,10 +206,10 @@ def _output_message(text: str, status: str) -> Json:
 
 def _response(model: str, body: bytes, how: Behaviour, status: str) -> Json:
     done = status == "completed"
-    prompt, output = prompt_tokens(body), len(how.content)
+    prompt, output = prompt_tokens(body, how), len(how.content)
     usage = {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": how.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": prompt + output,
@@ -237,7 +237,7 @@ def _response(model: str, body: bytes, how: Behaviour, status: str) -> Json:
 def _json_answer(path: str, request: Json, body: bytes, how: Behaviour) -> Json:
     model = request.get("model", "m")
     text = "".join(how.content)
-    usage = _usage(body, len(how.content))
+    usage = _usage(body, len(how.content), how)
     if path.endswith("/chat/completions"):
         message: Json = {"role": "assistant", "content": text}
         finish = "stop"
@@ -274,7 +274,7 @@ def _json_answer(path: str, request: Json, body: bytes, how: Behaviour) -> Json:
             "content": [{"type": "text", "text": text}],
             "stop_reason": "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": prompt_tokens(body), "output_tokens": len(how.content)},
+            "usage": {"input_tokens": prompt_tokens(body, how), "output_tokens": len(how.content)},
         }
     if path.endswith("/embeddings"):
         given = request.get("input", "")

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.harness import bodies
-from tests.harness.answer import AnswerWriter
+from tests.harness.answer import AnswerWriter, Wire
 from tests.harness.behaviour import Behaviour, Cut
 from tests.harness.recorded import Recorded
 
@@ -111,6 +111,12 @@ class FakeBackend:
         if ruled is not None:
             return ruled
         return self.queued.popleft() if self.queued else self.default
+
+    async def answer(self, wire: Wire, request: Recorded) -> bool:
+        """Returns:
+        Whether the connection can be used again.
+        """
+        return await AnswerWriter(wire, request, self.behaviour_for(request)).send()
 
     def reset(self) -> None:
         """Forget what was recorded and behave like a healthy engine."""
@@ -247,7 +253,7 @@ class _Connection(asyncio.Protocol):
             if request.method == "GET":
                 keep = await self._serve_page(request)
             else:
-                keep = await AnswerWriter(self, request, backend.behaviour_for(request)).send()
+                keep = await backend.answer(self, request)
 
     async def _read_request(self) -> Recorded:
         async with asyncio.timeout(self.backend.keep_alive):
