@@ -128,7 +128,8 @@ class PdEngine(FakeBackend):
         self.first_token_stops = False
         self.spoil: Callable[[bytes], bytes] | None = None
         self.dp_size = dp_size
-        self.engine_ids = [f"engine-{self.port}_dp{rank}" for rank in range(dp_size)]
+        id = f"engine-{self.port}"
+        self.engine_ids = [id] if dp_size == 1 else [f"{id}_dp{rank}" for rank in range(dp_size)]
         self.companions: list[FakeBackend] = []
         connector.start(self)
         fabric.engines.append(self)

@@ -62,7 +62,7 @@ class VllmConnector:
 class NixlPull(VllmConnector):
     """Prefill first; what it answers goes to the decode engine as it is."""
 
-    name = "nixl-pull"
+    name = "nixl_pull"
 
     def computed(self, engine: PdEngine, leg: Leg, how: Behaviour) -> Behaviour:
         answer = whole_answer(leg, how, "stop" if engine.first_token_stops else "length")
@@ -106,7 +106,7 @@ class NixlPull(VllmConnector):
 class NixlPush(VllmConnector):
     """Both at once; the decode engine waits for blocks under the request's id."""
 
-    name = "nixl-push"
+    name = "nixl_push"
     asks = VllmConnector.asks | {"transfer_id"}
 
     def computed(self, engine: PdEngine, leg: Leg, how: Behaviour) -> Behaviour:

@@ -18,8 +18,8 @@ import httpx
 Json = dict[str, Any]
 Edit = Callable[[Json], object]
 
-CONCURRENT = ("nixl-push", "mooncake", "sglang")
-PROTOCOLS = ("nixl-pull", *CONCURRENT, "trtllm", "shared-store")
+CONCURRENT = ("nixl_push", "mooncake", "sglang")
+PROTOCOLS = ("nixl_pull", *CONCURRENT, "trtllm", "shared_store")
 DROPPED = ("stream_options", "min_tokens", "min_completion_tokens")
 
 
@@ -95,9 +95,9 @@ class Handover:
         body = copy.deepcopy(self.body)
         given = first.json() if first is not None and first.is_success else {}
         match self.protocol:
-            case "nixl-pull":
+            case "nixl_pull":
                 body["kv_transfer_params"] = given["kv_transfer_params"]
-            case "nixl-push":
+            case "nixl_push":
                 body["kv_transfer_params"] = {**self._remote(), "remote_request_id": self.id}
             case "mooncake":
                 body["kv_transfer_params"] = self._registered()
@@ -122,7 +122,7 @@ class Handover:
         if self.protocol == "mooncake":
             body["kv_transfer_params"] = {**flags, "transfer_id": f"xfer-{self.id}"}
             body |= {"ignore_eos": True, "stop": [], "stop_token_ids": []}
-        elif self.protocol != "shared-store":
+        elif self.protocol != "shared_store":
             body["kv_transfer_params"] = flags
 
     def _room(self) -> Json:

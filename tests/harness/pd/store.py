@@ -13,7 +13,7 @@ from tests.harness.pd.leg import Leg, Part, check_capped
 
 
 class SharedStore:
-    name = "shared-store"
+    name = "shared_store"
     flat = False
     lease = 1e9
     notifies = False

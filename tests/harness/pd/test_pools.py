@@ -19,7 +19,7 @@ from tests.harness.pd.reference import CONCURRENT, PROTOCOLS, Handover, same
 from tests.harness.raw import RawClient
 from tests.harness.routes import CHAT, COMPLETIONS, MESSAGES, RESPONSES, STREAMING, Route
 
-VLLM = ("nixl-pull", "nixl-push", "mooncake")
+VLLM = ("nixl_pull", "nixl_push", "mooncake")
 KEEPS = (*VLLM, "trtllm")
 """Blocks stay at the prefill engine after its answer."""
 TEXT = "t0 t1 t2 t3 t4 "
@@ -117,7 +117,7 @@ def test_recomputes_when_told_to(pools: Pools) -> None:
 
 @pytest.mark.parametrize("field", ["remote_block_ids", "remote_port", "tp_size", "transfer_mode"])
 def test_parameters_that_are_not_as_given_out(pools: Pools, field: str) -> None:
-    needs(pools, "nixl-pull")
+    needs(pools, "nixl_pull")
 
     def spoil(body: dict[str, Any]) -> None:
         body["kv_transfer_params"][field] = None
@@ -128,7 +128,7 @@ def test_parameters_that_are_not_as_given_out(pools: Pools, field: str) -> None:
 
 
 def test_parameters_that_were_used_or_have_expired(pools: Pools) -> None:
-    needs(pools, "nixl-pull", "trtllm")
+    needs(pools, "nixl_pull", "trtllm")
     one = handover(pools)
     first, _ = one.run()
     assert "garbage" in one.send_decode(first).text
@@ -173,7 +173,7 @@ def test_an_id_that_is_in_use(pools: Pools) -> None:
 
 
 def test_ids_that_differ(pools: Pools) -> None:
-    needs(pools, "nixl-pull", "mooncake", "sglang", "trtllm")
+    needs(pools, "nixl_pull", "mooncake", "sglang", "trtllm")
     one = handover(pools, id="u")
 
     def rename(body: dict[str, Any]) -> None:
@@ -260,7 +260,7 @@ def test_a_decode_engine_that_dies_leaves_the_blocks_to_their_lease(pools: Pools
 
 
 def test_a_lease_goes_on_while_the_blocks_are_read(pools: Pools) -> None:
-    needs(pools, "nixl-pull")
+    needs(pools, "nixl_pull")
     pools.prefills[0].kv.lease = 0.2
     pools.decodes[0].transfer = 0.5
     _, second = handover(pools).run()
@@ -296,7 +296,7 @@ def test_versions_that_differ(pools: Pools) -> None:
 
 
 def test_a_prefill_answer_that_is_spoilt(pools: Pools) -> None:
-    needs(pools, "nixl-pull")
+    needs(pools, "nixl_pull")
     pools.prefills[0].spoil = lambda body: body.replace(b"remote_engine_id", b"remote_engine")
     first = handover(pools).send_prefill()
     assert "remote_engine" in first.json()["kv_transfer_params"]
@@ -368,9 +368,9 @@ def test_ranks_of_data_parallelism() -> None:
 
 
 def test_caps_are_those_of_the_route() -> None:
-    with Pools("nixl-pull") as pools:
+    with Pools("nixl_pull") as pools:
         body = {**RESPONSES.body(["x"]), "max_output_tokens": 50}
-        one = Handover("nixl-pull", known(pools.prefills[0]), "", RESPONSES.path, body)
+        one = Handover("nixl_pull", known(pools.prefills[0]), "", RESPONSES.path, body)
         one.send_prefill()
         assert pools.complaints == []
         one = handover(pools, MESSAGES, edit_prefill=same)
