@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from math import inf
 
-from gateway.disagg.handover import HandoverFailed
+from gateway.disagg.handover import Handover, HandoverFailed
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import (
@@ -183,9 +184,10 @@ class Dispatcher:
             connection.send(head, body, relay, limits, ends_at=ends_at, head_only=head_only)
             del body  # it is large, and the answer may last for minutes
             try:
-                if handover is not None and handover.running is not None:
-                    await _first_of(relay, handover.running)
-                await relay.done
+                if handover is None:
+                    await relay.done
+                else:
+                    await _decoded(relay, handover, limits.first_byte)
                 return
             except UpstreamFailure as failure:
                 # The backend closed an idle connection just as it was taken: nothing of the
@@ -245,17 +247,28 @@ class Dispatcher:
         return added
 
 
-async def _first_of(relay: Relay, prefill: asyncio.Task[None]) -> None:
-    """Wait for the answer to end, or for the prefill leg that was sent with it.
+async def _decoded(relay: Relay, handover: Handover, limit: float) -> None:
+    """Wait for a decode leg's answer to end.
+
+    Args:
+        limit: seconds within which its content begins. An engine that waits for a cache that never
+            comes may send comments meanwhile.
 
     Raises:
-        HandoverFailed: the prefill leg failed while nothing of the answer had come.
+        HandoverFailed: the prefill leg that was sent with it failed before anything had come.
+        UpstreamFailure: it broke off, and nothing was sent to the client.
     """
-    await asyncio.wait((relay.done, prefill), return_when=asyncio.FIRST_COMPLETED)
-    if not relay.done.done() and not prefill.cancelled():
-        failure = prefill.exception()
-        if failure is not None and relay.withdraw():
-            raise HandoverFailed(failure)
+    prefill = handover.running
+    late = asyncio.get_running_loop().call_later(limit, relay.expire) if limit < inf else None
+    try:
+        if prefill is not None:
+            await asyncio.wait((relay.done, prefill), return_when=asyncio.FIRST_COMPLETED)
+            if not relay.done.done() and handover.failure is not None and relay.withdraw():
+                raise HandoverFailed(handover.failure)
+        await relay.done
+    finally:
+        if late is not None:
+            late.cancel()
 
 
 async def _dial(upstream: Upstream, limit: float, left: float, relay: Relay) -> Connection:

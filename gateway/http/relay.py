@@ -228,6 +228,13 @@ class Relay:
         self._client.source = None
         return True
 
+    def expire(self) -> None:
+        """Fail the exchange, if the content of its stream has not begun."""
+        if self._carrier is not None and self.scanner is not None and self.first_at is None:
+            self._carrier.abort()
+            self._carrier = None
+            self.on_failure(UpstreamFailure(FailureKind.FIRST_BYTE_TIMEOUT))
+
     def _cut_tail(self) -> None:
         if not self.done.done():
             self.ended_at = self._clock()

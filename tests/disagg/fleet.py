@@ -12,15 +12,7 @@ from tests.harness.routes import CHAT, text
 
 PROMPT = text("prompt", 400)
 
-PROTOCOLS = {
-    "nixl-pull": "nixl_pull",
-    "nixl-push": "nixl_push",
-    "mooncake": "mooncake",
-    "sglang": "sglang",
-    "trtllm": "trtllm",
-    "shared-store": "shared_store",
-}
-CONCURRENT = frozenset({"nixl-push", "mooncake", "sglang"})
+CONCURRENT = frozenset({"nixl_push", "mooncake", "sglang"})
 
 
 def entry(pools: Pools, engine: PdEngine) -> dict[str, Any]:
@@ -33,7 +25,7 @@ def entry(pools: Pools, engine: PdEngine) -> dict[str, Any]:
     if engine in pools.prefills:
         if pools.protocol in ("mooncake", "sglang"):
             transfer["bootstrap_port"] = engine.companions[0].port
-        if pools.protocol in ("mooncake", "nixl-push"):
+        if pools.protocol in ("mooncake", "nixl_push"):
             transfer["engine_id"] = engine.engine_ids[0]
     if transfer:
         told["transfer"] = transfer
@@ -41,7 +33,7 @@ def entry(pools: Pools, engine: PdEngine) -> dict[str, Any]:
 
 
 def gateway_for(pools: Pools, directory: Path, **settings: Any) -> GatewayProcess:
-    disagg = {"connector": PROTOCOLS[pools.protocol], "min_uncached_tokens": 0}
+    disagg = {"connector": pools.protocol, "min_uncached_tokens": 0}
     disagg |= settings.pop("disagg", {})
     tree = {
         "backends": [entry(pools, engine) for engine in pools.engines],
