@@ -46,7 +46,8 @@ class Handover:
         decode_id: the decode engine.
         lease: at the prefill engine; given back here.
         on_over: told once, when the prefill leg is over or given up: whether its answer came.
-        on_left: told when the prefill engine may still hold what nobody will fetch.
+        on_left: told when the prefill engine holds what nobody will fetch; False when it may well
+            have let go of it by itself, as it saw that nobody was listening.
 
     Attributes:
         task: the prefill leg; None before it is sent.
@@ -88,7 +89,7 @@ class Handover:
         clock: Clock,
         *,
         on_over: Callable[[Handover, bool], None],
-        on_left: Callable[[Handover], None],
+        on_left: Callable[[Handover, bool], None],
     ) -> None:
         self.connector = connector
         self.pairing = pairing
@@ -213,11 +214,13 @@ class Handover:
                 and task.exception() is None
                 and not (self.taken or self.answered or useless)
             ):
-                self._on_left(self)
+                self._on_left(self, True)
         elif self.taken and self._leg is not None:
             self._leg.close()
         else:
-            if self._leg is not None:
-                self._leg.cancel()
             task.cancel()
             self.prefill_over(served=False)
+            if self._leg is not None:
+                self._leg.cancel()
+                if self.connector.concurrent:
+                    self._on_left(self, False)

@@ -83,12 +83,15 @@ class Attempts:
                 await self._admission.admit(context, pool)
                 continue
             except Stranded as stranded:
-                others = (*tried, *self._handovers.stranded(pool))
-                if context.owner is None and await self._admission.again(
-                    context, pool, others, patience=None
+                tried += self._handovers.serve_nothing_alone(pool)
+                if (
+                    context.owner is None
+                    and _has_untried(pool, tried)
+                    and await self._admission.again(context, pool, tuple(tried), patience=None)
                 ):
                     continue
-                raise stranded.error from None
+                self._handovers.give_up(context, stranded)
+                return
             relay = context.relay
             assert relay is not None
             context.opened = relay.opened  # comments may have gone out while it waited

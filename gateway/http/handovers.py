@@ -26,7 +26,7 @@ from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext, Tries
 from gateway.http.dispatch import Dispatcher
 from gateway.http.engine_priority import with_priority
-from gateway.http.errors import Overloaded, RequestError, UpstreamBroke
+from gateway.http.errors import Overloaded, UpstreamBroke
 from gateway.http.failures import BUSY, Blame, Failure, refusal
 from gateway.http.learning import Learning
 from gateway.http.naming import addressed
@@ -62,12 +62,12 @@ class Stranded(Exception):
     """The decode engine cannot serve the request without a handover, and there is none.
 
     Attributes:
-        error: what the client is told if nobody else can.
+        cause: how the last prefill leg failed, where there was one.
     """
 
-    def __init__(self, error: RequestError) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(self, cause: BaseException | None = None) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class Handovers:
@@ -150,10 +150,26 @@ class Handovers:
                     return broken
                 self._note_opened(context)
 
-    def stranded(self, pool: Pool) -> list[str]:
+    def serve_nothing_alone(self, pool: Pool) -> list[str]:
         """The backends of a pool that serve nothing without a handover."""
         loads = (*pool.backends, *pool.avoided)
         return [load.id for load in loads if not self._serves_alone(load.id)]
+
+    def give_up(self, context: RequestContext, stranded: Stranded) -> None:
+        """Answer a request that nobody can serve.
+
+        Raises:
+            RequestError: there is no answer of an engine to pass on.
+        """
+        cause = stranded.cause
+        if isinstance(cause, LegRefused):
+            self._dispatcher.pass_on(context, cause.status, cause.headers, cause.body)
+        elif isinstance(cause, UpstreamFailure):
+            raise UpstreamBroke(cause)
+        else:
+            raise Overloaded(
+                "No prefill engine is available.", status=503, code="no_prefill", retry_after=1
+            )
 
     # before the decode leg
 
@@ -195,7 +211,9 @@ class Handovers:
             record.uncached_tokens = handover.lease.uncached_tokens
             if connector.concurrent:
                 lease.prefill_due = handover.lease.prefill_due
-                context.limits = limits
+                # It begins when the other one is done, whose limit is to strike first.
+                own = self._limits.of(pool.model, WorkClass.DECODE).first_byte
+                context.limits = limits._replace(first_byte=limits.first_byte + own)
             else:
                 await self._answered(context, handover)
                 lease.prefill_due = self._clock()
@@ -249,13 +267,13 @@ class Handovers:
         refused = connector.refuses(context.body, route)
         if refused is not None:
             if not alone:
-                raise Stranded(_no_prefill("No backend here can serve such a request alone."))
+                raise Stranded
             return Placement(None, refused), None
         return placement, connector
 
     def _alone(self, context: RequestContext, decode: str, why: Fallback) -> Placement:
         if not self._serves_alone(decode):
-            raise Stranded(_no_prefill("No prefill engine is available."))
+            raise Stranded(None if context.tries is None else context.tries.cause)
         self._serve_alone(context, why)
         return Placement(None, why)
 
@@ -325,7 +343,7 @@ class Handovers:
             lease,
             self._clock,
             on_over=over,
-            on_left=lambda left: self._release(context, left),
+            on_left=lambda left, held: self._release(context, left, held=held),
         )
         leg = connector.prefill(with_priority(context, at_engine.body, engine), handover.pairing)
         limits, ends_at = handover.limits(limits, context.ends_at)
@@ -380,18 +398,13 @@ class Handovers:
             return cause
         if cause is not None:
             tries.failed += (handover.prefill_id,)
+            tries.cause = cause
         why = _fallback_for(cause)
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             tries.last = why
             return None
         if not self._serves_alone(handover.decode_id):
-            if isinstance(cause, LegRefused):
-                return cause
-            raise Stranded(
-                UpstreamBroke(cause)
-                if isinstance(cause, UpstreamFailure)
-                else _no_prefill("The prefill engines cannot serve the request.")
-            )
+            raise Stranded(cause)
         self._serve_alone(context, why)
         return None
 
@@ -448,12 +461,12 @@ class Handovers:
         if context.relay is not None:
             context.opened = context.relay.opened
 
-    def _release(self, context: RequestContext, handover: Handover) -> None:
+    def _release(self, context: RequestContext, handover: Handover, *, held: bool) -> None:
         """Have the prefill engine let go of what it holds for a decode leg that will not come."""
         connector = handover.connector
         release = connector.release(handover.pairing, handover.answer)
         if release is None:
-            if connector.holds:
+            if held and connector.holds:
                 self._metrics.released(False)
             return
         id = handover.decode_id if release.to_decode else handover.prefill_id
@@ -495,7 +508,3 @@ def _fallback_for(cause: BaseException | None) -> Fallback:
 
 def _is_error(row: Failure | None) -> bool:
     return row is not None and row.blame is Blame.BACKEND_IF_SERVED
-
-
-def _no_prefill(message: str) -> RequestError:
-    return Overloaded(message, status=503, code="no_prefill", retry_after=1)

@@ -170,6 +170,8 @@ class PdEngine(FakeBackend):
         try:
             leg.body = _fields(leg.request)
             leg.part = self.connector.part(self, leg)
+            if leg.body.get("model") not in (None, *self.models):
+                raise Refused("no such model", 404)
             self._check_id(leg)
             check(leg)
             if leg.part is not Part.WHOLE:
@@ -187,6 +189,7 @@ class PdEngine(FakeBackend):
                 raise refused
             return replace(await self._work(leg, how), ttft=0.0, until=None)
         except Refused as refused:
+            self._left(leg)
             return self._error(how, refused.status, str(refused))
         except asyncio.CancelledError:
             if leg.request.closed is not None:
