@@ -187,5 +187,8 @@ def test_a_side_is_what_settings_say() -> None:
 def test_a_side_is_what_the_address_and_the_engine_say() -> None:
     engine = backend("http://[fd00::1]:8000")
     assert side_of(engine) == Side(host="fd00::1")
-    engine.facts = EngineFacts(EngineKind.SGLANG, "/health", block_size=64)
-    assert side_of(engine) == Side(host="fd00::1", page_size=64)
+    told = {"block_size": 64, "cache_dtype": "fp8_e5m2", "version": "0.5.23"}
+    engine.facts = EngineFacts(EngineKind.SGLANG, "/health", **told)
+    assert side_of(engine) == Side(
+        host="fd00::1", page_size=64, cache_dtype="fp8_e5m2", version="0.5.23"
+    )
