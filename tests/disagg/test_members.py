@@ -121,6 +121,7 @@ def test_of_several_the_last_is_the_value(members: list[tuple[bytes, str, bytes,
         (b'{"a":1,"a":12}', b'{"a":2,"a":2}'),
         (b'{"a":12,"a":1}', b'{"a":2,"a":2}'),
         (b'{"a":[1],"b":0,"\\u0061":1}', b'{"a":2,"b":0,"\\u0061":2}'),
+        (b'{"a":[{"x":1 },0],"a":1234567}', b'{"a":2,"a":2}'),
         (b'{"b":NaN , "a":{"a":NaN}}', b'{"b":NaN , "a":2}'),
     ],
 )

@@ -123,6 +123,21 @@ def test_P06_nixl_pull_takes_no_junk(answer: bytes | None) -> None:
     assert PULL.release(pairing(Route.CHAT), answer) is None
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"{}", "no kv_transfer_params"),
+        (b'{"kv_transfer_params":null}', "no kv_transfer_params"),
+        (b'{"kv_transfer_params":{}}', "no kv_transfer_params"),
+        (b'{"kv_transfer_params":[]}', "malformed"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_P06_the_reason_is_told(answer: bytes, why: str) -> None:
+    with pytest.raises(NoTransfer, match=why):
+        PULL.decode(BODY, pairing(Route.CHAT), answer)
+
+
 def test_nixl_pull_releases_by_a_request_that_is_refused() -> None:
     pair = pairing(Route.CHAT)
     release = PULL.release(pair, NIXL_ANSWER)
@@ -150,7 +165,7 @@ def test_nixl_pull_releases_by_a_request_that_is_refused() -> None:
 )
 def test_nixl_push_says_where_to_register(side: Side, engine: str, host: str, port: int) -> None:
     side = replace(side, tp_size=2, pp_size=3)
-    pair = pairing(Route.CHAT, side)
+    pair = replace(pairing(Route.CHAT, side), room=7)
     prefill, decode = PUSH.prefill(BODY, pair), PUSH.decode(BODY, pair, None)
     rank = pair.room % side.dp_size
     assert read(prefill.body)["kv_transfer_params"] == {
@@ -185,7 +200,7 @@ def test_nixl_push_says_where_to_register(side: Side, engine: str, host: str, po
     ],
 )
 def test_mooncake_meets_at_the_bootstrap_server(side: Side, engine: str, address: str) -> None:
-    pair = pairing(Route.CHAT, side)
+    pair = replace(pairing(Route.CHAT, side), room=7)
     prefill, decode = MOONCAKE.prefill(BODY, pair), MOONCAKE.decode(BODY, pair, None)
     rank = pair.room % side.dp_size
     assert read(prefill.body)["kv_transfer_params"] == {
