@@ -7,6 +7,7 @@ from gateway.changes import WHOLE, changes, taken_over
 from gateway.config import (
     BackendConfig,
     BackendTls,
+    Disagg,
     PolicyConfig,
     Redis,
     Replication,
@@ -45,6 +46,7 @@ def test_some_sections_change_as_one(section: str) -> None:
         backends=[BackendConfig(url="http://a")],
         policy=PolicyConfig(params={"omega": 0.5}),
         backend_tls=BackendTls(insecure=True),
+        disagg=Disagg(bandwidth=25.0),
         redis=Redis(url="redis://a"),
         replication=Replication(lease=1.0),
     )

@@ -9,7 +9,6 @@ that one token, goes. What shapes the prompt stays as it is.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from gateway.disagg.members import Members
 from gateway.disagg.route import Route
@@ -35,27 +34,18 @@ _EXTRAS = "vllm_xargs"
 _SAMPLING_EXTRAS = "extra_args"
 
 
-class _Caps(NamedTuple):
-    """How a route limits the length of an answer.
-
-    Attributes:
-        always: the member that is set to one.
-        given: those that are set to one where the client gave them.
-    """
-
-    always: str
-    given: tuple[str, ...] = ()
-
-
-_CAPS = {
-    Route.CHAT: _Caps("max_tokens", ("max_completion_tokens",)),
-    Route.COMPLETIONS: _Caps("max_tokens", ("max_completion_tokens",)),
-    Route.RESPONSES: _Caps("max_output_tokens", ("max_tokens", "max_completion_tokens")),
-    Route.MESSAGES: _Caps("max_tokens", ("max_completion_tokens",)),
-    Route.TOKENS: _Caps("max_tokens"),
+_CAP = {
+    Route.CHAT: "max_tokens",
+    Route.COMPLETIONS: "max_tokens",
+    Route.RESPONSES: "max_output_tokens",
+    Route.MESSAGES: "max_tokens",
+    Route.TOKENS: "max_tokens",
 }
-"""Those of the last one are in its sampling parameters."""
-CAPPED = frozenset(_CAPS)
+"""By route, the member that limits the length of an answer; of the last one it is in the sampling
+parameters."""
+_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""What else does, in newer spellings that go before the others."""
+CAPPED = frozenset(_CAP)
 """The routes that `one_token` knows."""
 
 
@@ -87,14 +77,12 @@ def one_token(
     """
     members = Members(body)
     changes = _no_stream(members)
-    caps = _CAPS[route]
     if route is Route.TOKENS:
         sampling = _object(members, _SAMPLING) or Members(b"{}")
-        cap = {caps.always: b"1"}
-        changes[_SAMPLING] = sampling.edited({**_cleaned(sampling), **cap}, _FIRST_TOKEN)
+        inner = {**_cleaned(sampling), **_capped(sampling, route)}
+        changes[_SAMPLING] = sampling.edited(inner, _FIRST_TOKEN)
     else:
-        changes[caps.always] = b"1"
-        changes |= {name: b"1" for name in caps.given if name in members}
+        changes |= _capped(members, route)
     if route is Route.RESPONSES:
         changes["store"] = b"false"
     return _edited(members, {**changes, **values}, {*_FIRST_TOKEN, *without})
@@ -103,6 +91,11 @@ def one_token(
 def _edited(members: Members, values: Mapping[str, bytes], without: Collection[str]) -> bytes:
     values = {**_cleaned(members), **values}
     return members.edited(values, {*without, *TRANSFER_FIELDS}.difference(values))
+
+
+def _capped(members: Members, route: Route) -> dict[str, bytes]:
+    given = (name for name in _CAPS if name in members)
+    return dict.fromkeys((_CAP[route], *given), b"1")
 
 
 def _no_stream(members: Members) -> dict[str, bytes]:

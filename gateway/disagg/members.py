@@ -52,7 +52,7 @@ class Members:
         NotAnObject: it is none, as far as was looked.
     """
 
-    __slots__ = ("_members", "_text")
+    __slots__ = ("_last", "_members", "_text")
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -62,16 +62,15 @@ class Members:
             self._members = list(_located(text, _decode(text)))
         except (ValueError, RecursionError, _Elsewhere):
             self._members = list(_scanned(text))
+        self._last = {member.name: member for member in self._members}
 
     def __contains__(self, name: str) -> bool:
-        return any(member.name == name for member in self._members)
+        return name in self._last
 
     def get(self, name: str) -> bytes | None:
         """The text of a member's value; None when there is no such member."""
-        for member in reversed(self._members):
-            if member.name == name:
-                return self._text[member.value : member.end]
-        return None
+        member = self._last.get(name)
+        return None if member is None else self._text[member.value : member.end]
 
     def edited(self, values: Mapping[str, bytes], without: Collection[str] = ()) -> bytes:
         """The object's text with other values for some members and without others; what is not

@@ -70,7 +70,8 @@ def refusal(body: bytes, *, batches: bool = False) -> Refusal | None:
     try:
         members = Members(body)
         why = _first(members, _AT_TOP)
-        if why is None and not batches and (prompts(members) or 1) > 1:
+        several = (prompts(members) or 1) > 1
+        if why is None and several and not batches:
             why = Refusal.BATCH
         sampling = members.get(_SAMPLING)
         if why is not None or sampling is None:

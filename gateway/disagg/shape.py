@@ -133,8 +133,8 @@ def _layers(config: Mapping[str, Any]) -> tuple[int, int]:
     count = _count(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
     kinds = config.get("layer_types") or config.get("layers_block_type")
     if not isinstance(kinds, Sequence) or isinstance(kinds, str):
-        # Without a list a window is all layers' or none's. Where it is not clear that it is used, it is
-        # not: what is moved is then taken for too much, not for too little.
+        # Without a list a window is all layers' or none's. Where nothing says that it is used, it
+        # is not: what is moved is then taken for too much, not for too little.
         windowed = count if config.get("sliding_window") and _uses_window(config) else 0
         return count - windowed, windowed
     kept = [kind for kind in kinds if kind not in _NO_CACHE]

@@ -24,7 +24,9 @@ def side_of(backend: Backend, engine_ids: tuple[str, ...] = ()) -> Side:
         tp_size=transfer.tp_size,
         pp_size=transfer.pp_size,
         dp_size=transfer.dp_size,
+        version="" if facts is None else facts.version,
         page_size=None if facts is None else facts.block_size,
+        cache_dtype="" if facts is None else facts.cache_dtype,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from gateway.fleet.engines.engine import UNKNOWN_CACHE, Cache, Engine
+from gateway.fleet.engines.pages import version
 from gateway.fleet.engines.table import ENGINES
 from gateway.fleet.facts import EngineFacts, ModelList
 from gateway.fleet.page import NoPage, PageReader
@@ -40,6 +41,8 @@ async def detect(pages: PageReader, kind: EngineKind | None = None) -> EngineFac
         block_size=cache.block_size,
         started=cache.started,
         flipped=cache.flipped,
+        cache_dtype=cache.dtype,
+        version=cache.version or await _version(pages, engine),
     )
     return facts if models is None else with_models(facts, models)
 
@@ -85,3 +88,7 @@ async def _cache(pages: PageReader, engine: Engine) -> Cache:
         if page is not None and page.exists:
             return read(page)
     return UNKNOWN_CACHE
+
+
+async def _version(pages: PageReader, engine: Engine) -> str:
+    return version(await pages.find(engine.version_path)) if engine.version_path else ""

@@ -25,6 +25,8 @@ class EngineFacts:
     started: when its process started, unix seconds; tells a restart from a hiccup.
     adapters: by id of a LoRA adapter among the models, the model that it belongs to.
     flipped: it takes priorities the other way round than its kind usually does.
+    cache_dtype: of the numbers in its KV cache, "" when it does not say.
+    version: of the engine, "" when it does not say.
     """
 
     kind: EngineKind
@@ -36,6 +38,8 @@ class EngineFacts:
     started: float | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
     flipped: bool = False
+    cache_dtype: str = ""
+    version: str = ""
 
 
 class ModelCard(msgspec.Struct):

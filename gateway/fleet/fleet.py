@@ -536,4 +536,6 @@ def _completed(found: EngineFacts, known: EngineFacts) -> EngineFacts:
         started=max(found.started or 0.0, known.started or 0.0) or None,
         adapters=known.adapters if found.models is None else found.adapters,
         flipped=found.flipped or known.flipped,
+        cache_dtype=found.cache_dtype or known.cache_dtype,
+        version=found.version or known.version,
     )

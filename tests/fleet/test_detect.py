@@ -55,6 +55,26 @@ def test_each_kind(
     assert (facts.capacity_tokens, facts.block_size) == (capacity, block_size)
 
 
+@pytest.mark.parametrize(
+    ("pages", "version"),
+    [
+        (engines.vllm(), "0.33.0"),
+        (engines.vllm() | {"/version": ok({"version": 33})}, ""),
+        (engines.sglang(), "0.5.23"),
+        (engines.trtllm(), ""),
+    ],
+)
+def test_versions(pages: Pages, version: str) -> None:
+    facts, _ = detected(pages)
+    assert facts.version == version
+
+
+def test_the_type_of_the_cache() -> None:
+    pages = engines.sglang()
+    pages["/server_info"] = ok({"page_size": 64, "kv_cache_dtype": "fp8_e5m2"})
+    assert detected(pages)[0].cache_dtype == "fp8_e5m2"
+
+
 def test_lengths_of_each_model() -> None:
     facts, _ = detected(engines.vllm("base", "lora"))
     assert facts.models == ("base", "lora")
@@ -92,7 +112,7 @@ def test_a_configured_kind_is_not_guessed_at() -> None:
     pages["/v1/models"] = model_list("m", owner="somebody")
     facts, asked = detected(pages, EngineKind.VLLM)
     assert facts.capacity_tokens == 16_000
-    assert sorted(asked) == ["/health", "/metrics", "/v1/models"]
+    assert sorted(asked) == ["/health", "/metrics", "/v1/models", "/version"]
 
 
 @pytest.mark.parametrize("knob", ["hanging", "trickling"])

@@ -15,7 +15,15 @@ import pytest
 import yaml
 
 from gateway.admin.redaction import redacted
-from gateway.config import BackendConfig, BackendTls, ModelTimeouts, Redis, Replication, Settings
+from gateway.config import (
+    BackendConfig,
+    BackendTls,
+    Disagg,
+    ModelTimeouts,
+    Redis,
+    Replication,
+    Settings,
+)
 from gateway.secrets import hash_key
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.conftest import StartBackend
@@ -64,6 +72,8 @@ REDIS = leaves(msgspec.to_builtins(Redis()), "redis.")
 """These need a Redis: tests/shared/ has them."""
 REPLICATION = {f"replication.{name}" for name in Replication.__struct_fields__}
 """So do these."""
+DISAGG = leaves(msgspec.to_builtins(Disagg()), "disagg.") | {"backends.transfer"}
+"""These need prefill and decode engines: tests/disagg/ has them."""
 FILES = {"log.access", "log.decisions"}
 NO_GATE = ("scheduling.gate", None)
 ONE = ("scheduling.decode.max_requests", 1)
@@ -333,7 +343,7 @@ def test_F02_every_option_is_in_the_table() -> None:
     assert {case.option for case in CASES} == options - {
         "backends.url",
         "server.port",
-    } - TLS - REDIS - REPLICATION
+    } - TLS - REDIS - REPLICATION - DISAGG
 
 
 def test_F02_every_option_is_documented() -> None:

@@ -18,12 +18,16 @@ class Cache:
         block_size: tokens of one cache block, None when the engine does not say.
         started: when its process started, unix seconds.
         flipped: it takes priorities the other way round than its kind usually does.
+        dtype: of the numbers in the cache, "" when the engine does not say or goes by the model's.
+        version: of the engine, "" when the page does not say.
     """
 
     capacity_tokens: int | None = None
     block_size: int | None = None
     started: float | None = None
     flipped: bool = False
+    dtype: str = ""
+    version: str = ""
 
 
 UNKNOWN_CACHE = Cache()
@@ -81,6 +85,7 @@ class Engine:
         mark: how else it is told.
         health_paths: pages that tell cheaply whether it serves; the first one that exists counts.
         cache_pages: by path, in the order in which they are tried, what reads them.
+        version_path: a page that tells its version, where the cache's page does not; "" for none.
         load_pages: the same for its load. Each of them may be read at any time by any number of
             readers, and costs the engine next to nothing.
         load_flag: what it has to be started with to show its load; "" when it always does.
@@ -93,6 +98,7 @@ class Engine:
     mark: Mark | None = None
     health_paths: tuple[str, ...] = ("/health",)
     cache_pages: Mapping[str, Callable[[Page], Cache]] = field(default_factory=dict)
+    version_path: str = ""
     load_pages: Mapping[str, Callable[[Page], EngineLoad]] = field(default_factory=dict)
     load_flag: str = ""
     priorities: Mapping[Priority, int] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gateway.fleet.engines.engine import (
@@ -14,6 +16,7 @@ from gateway.fleet.engines.engine import (
 )
 from gateway.fleet.engines.exposition import Exposition
 from gateway.fleet.engines.numbers import count, positive, share, total
+from gateway.fleet.engines.pages import dtype
 from gateway.fleet.page import Page
 from gateway.types import EngineKind, Priority
 
@@ -22,6 +25,8 @@ class _ServerInfo(msgspec.Struct):
     page_size: int | None = None
     max_total_num_tokens: int | None = None
     schedule_low_priority_values_first: bool | None = None
+    kv_cache_dtype: Any = None
+    version: Any = None
 
 
 class _Rank(msgspec.Struct):
@@ -51,6 +56,8 @@ def cache(page: Page) -> Cache:
         positive(info.max_total_num_tokens),
         positive(info.page_size),
         flipped=bool(info.schedule_low_priority_values_first),
+        dtype=dtype(info.kv_cache_dtype),
+        version=info.version if isinstance(info.version, str) else "",
     )
 
 

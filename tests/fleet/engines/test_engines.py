@@ -125,6 +125,8 @@ def test_load(kind: EngineKind, path: str, body: Any, said: EngineLoad) -> None:
         (vllm_metrics(block_size=None), Cache(None, None, 1.7e9)),
         (vllm_metrics(started=None), Cache(16_000, 16, None)),
         (vllm_metrics(engines=2), Cache(32_000, 16, 1.7e9)),
+        (vllm_metrics(cache_dtype="auto"), Cache(16_000, 16, 1.7e9)),
+        (vllm_metrics(cache_dtype="fp8_e4m3"), Cache(16_000, 16, 1.7e9, dtype="fp8_e4m3")),
         (vllm_metrics(num_gpu_blocks="9" * 30), Cache(None, 16, 1.7e9)),
         (b"process_start_time_seconds 1.76e+09\n", Cache(None, None, 1.76e9)),
         (b"process_start_time_seconds soon\n", UNKNOWN_CACHE),
@@ -149,6 +151,17 @@ def test_cache_of_vllm(metrics: bytes, found: Cache) -> None:
             b'{"page_size":1,"schedule_low_priority_values_first":true}',
             Cache(None, 1, flipped=True),
         ),
+        (
+            EngineKind.SGLANG,
+            b'{"page_size":1,"kv_cache_dtype":"fp8_e5m2","version":"0.5.23"}',
+            Cache(None, 1, dtype="fp8_e5m2", version="0.5.23"),
+        ),
+        (
+            EngineKind.SGLANG,
+            b'{"page_size":1,"kv_cache_dtype":"auto","version":null}',
+            Cache(None, 1),
+        ),
+        (EngineKind.SGLANG, b'{"page_size":1,"kv_cache_dtype":8,"version":5}', Cache(None, 1)),
         (EngineKind.SGLANG, b'{"page_size":-64,"max_total_num_tokens":-5}', UNKNOWN_CACHE),
         (
             EngineKind.TRTLLM,
