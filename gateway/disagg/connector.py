@@ -136,6 +136,9 @@ class Connector(Protocol):
     a time is over."""
     alone: ClassVar[bool]
     """Its engines serve requests that are not handed over as well."""
+    waits: ClassVar[bool]
+    """The prefill leg is answered once the decode engine has fetched the cache, and no sooner: when
+    nothing comes, either of them may hang."""
     lease: ClassVar[float | None]
     """Seconds after the prefill leg's answer within which the decode leg must be at its engine, by
     the engines' defaults; None when there is no such limit."""

@@ -28,6 +28,7 @@ class Sglang:
     holds: ClassVar[bool] = True
     lease: ClassVar[float | None] = None
     alone: ClassVar[bool] = False
+    waits: ClassVar[bool] = True
 
     def refuses(self, body: bytes, route: Route) -> Refusal | None:
         return refusal(body, batches=True) if route in _ROUTES else Refusal.ROUTE

@@ -19,6 +19,7 @@ class SharedStore:
     concurrent: ClassVar[bool] = False
     holds: ClassVar[bool] = False
     alone: ClassVar[bool] = True
+    waits: ClassVar[bool] = False
     lease: ClassVar[float | None] = None
 
     def refuses(self, body: bytes, route: Route) -> Refusal | None:

@@ -49,6 +49,7 @@ class Trtllm:
     concurrent: ClassVar[bool] = False
     holds: ClassVar[bool] = True
     alone: ClassVar[bool] = True
+    waits: ClassVar[bool] = False
     lease: ClassVar[float | None] = None
 
     def refuses(self, body: bytes, route: Route) -> Refusal | None:

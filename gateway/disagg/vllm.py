@@ -26,6 +26,7 @@ class Vllm:
     holds: ClassVar[bool] = True
     lease: ClassVar[float | None] = None
     alone: ClassVar[bool] = True
+    waits: ClassVar[bool] = False
 
     def refuses(self, body: bytes, route: Route) -> Refusal | None:
         return refusal(body) if route in CAPPED else Refusal.ROUTE

@@ -391,7 +391,8 @@ class Handovers:
         handover, tries = context.handover, context.tries
         assert handover is not None
         assert tries is not None
-        self._verdicts.leg_failed(context, handover.lease, cause)
+        unclear = handover.connector.waits and _fallback_for(cause) is Fallback.SLOW
+        self._verdicts.leg_failed(context, handover.lease, cause, to_blame=not unclear)
         handover.end(useless=isinstance(cause, NoTransfer))
         context.handover = None
         if isinstance(cause, LegRefused) and cause.status in _ITS_OWN:

@@ -73,19 +73,25 @@ class Verdicts:
             )
 
     def leg_failed(
-        self, context: RequestContext, lease: Lease, cause: BaseException | None
+        self,
+        context: RequestContext,
+        lease: Lease,
+        cause: BaseException | None,
+        *,
+        to_blame: bool = True,
     ) -> None:
         """A prefill leg has failed.
 
         Args:
             lease: at the prefill engine.
             cause: what no row of failures stands for is nobody's fault.
+            to_blame: it is clear that it was this leg.
         """
         id = lease.backend_id
         if isinstance(cause, UpstreamFailure):
             row = BROKEN[cause.kind]
             self._metrics.upstream_error(id, row.name)
-            if row.blame is not Blame.NOBODY:
+            if to_blame and row.blame is not Blame.NOBODY:
                 self._fleet.report_failure(
                     id,
                     str(cause),

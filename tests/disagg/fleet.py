@@ -48,4 +48,3 @@ def gateway_for(pools: Pools, directory: Path, **settings: Any) -> GatewayProces
 def chat(name: str = "", **extra: Any) -> dict[str, Any]:
     """A request that nobody has any of in the cache."""
     return {**CHAT.stream([name + PROMPT]), **extra}
-

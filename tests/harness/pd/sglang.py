@@ -13,7 +13,9 @@ from tests.harness.pd.kv import Fate, Kv
 from tests.harness.pd.leg import Leg, LoadFailed, Part, Refused, check_carried
 
 ROOM_END = 1 << 63
-OF_ONE_LEG = frozenset({"routed_dp_rank", "disagg_prefill_dp_rank"})
+OF_ONE_LEG = frozenset(
+    {"routed_dp_rank", "disagg_prefill_dp_rank", "stream", "stream_options"}
+)
 """Fields in which the two bodies may differ."""
 
 
