@@ -32,7 +32,9 @@ def entry(pools: Pools, engine: PdEngine) -> dict[str, Any]:
     return told
 
 
-def gateway_for(pools: Pools, directory: Path, **settings: Any) -> GatewayProcess:
+def gateway_for(
+    pools: Pools, directory: Path, *, ready: bool = True, **settings: Any
+) -> GatewayProcess:
     disagg = {"connector": pools.protocol, "min_uncached_tokens": 0}
     disagg |= settings.pop("disagg", {})
     tree = {
@@ -42,7 +44,7 @@ def gateway_for(pools: Pools, directory: Path, **settings: Any) -> GatewayProces
         "timeouts": {"first_byte": 10.0, "prefill_first_byte": 1.5},
         **settings,
     }
-    return GatewayProcess(tree, directory)
+    return GatewayProcess(tree, directory, ready=ready)
 
 
 def chat(name: str = "", **extra: Any) -> dict[str, Any]:

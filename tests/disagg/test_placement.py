@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.disagg.placement import Why, by_threshold, soonest
+from gateway.scheduling.load import BackendLoad
+from gateway.types import Match
+from policies.base import RouteRequest
+
+D = BackendLoad("d")
+
+
+def request(prompt: int, cached: int) -> RouteRequest:
+    return RouteRequest("m", prompt_tokens=prompt, match=Match({"d": 1}, {"d": float(cached)}))
+
+
+@pytest.mark.parametrize("cached", [0, 500, 1000])
+@pytest.mark.parametrize(("off", "why"), [(-1, Why.SHORT), (0, Why.WORTH), (1, Why.WORTH)])
+def test_p13_the_threshold_counts_what_the_decode_engine_lacks(
+    cached: int, off: int, why: Why
+) -> None:
+    placement = by_threshold(1000)(request(1000 + off + cached, cached), D, [BackendLoad("p")])
+    assert placement.why is why
+    assert (placement.prefill is None) is (why is Why.SHORT)
+
+
+def test_p13_a_threshold_of_0_hands_over_all() -> None:
+    assert by_threshold(0)(request(1000, 1000), D, [BackendLoad("p")]).why is Why.WORTH
+
+
+def test_it_says_when_a_prefill_engine_is_missed() -> None:
+    assert by_threshold(1000)(request(1000, 0), D, []).why is Why.NO_PREFILL
+    assert by_threshold(1000)(request(999, 0), D, []).why is Why.SHORT
+
+
+def test_the_soonest_is_the_one_that_holds_most_unless_it_is_busy() -> None:
+    cold, warm = BackendLoad("cold"), BackendLoad("warm")
+    held = RouteRequest("m", prompt_tokens=8000, match=Match({"warm": 1}, {"warm": 6000.0}))
+    assert soonest(held, [cold, warm]) is warm
+    slow = BackendLoad("warm", prefill_rate=500.0)
+    assert soonest(held, [cold, slow]) is cold
