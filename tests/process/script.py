@@ -10,9 +10,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.secrets import hash_key
+from tests.disagg.fleet import gateway_for
 from tests.harness.behaviour import Cut
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess, Metrics
+from tests.harness.pd.leg import Part
+from tests.harness.pd.pools import Pools
 from tests.harness.raw import Answer, RawClient
 from tests.harness.redis_server import RedisServer
 from tests.harness.routes import ALL, CHAT, STREAMING, Json, text
@@ -145,6 +148,7 @@ class Script:
         self.scrape()
         self.keys_are_limited()
         self.replicas_share()
+        self.prompts_are_handed_over()
 
     def everything_works(self) -> None:
         for route in ALL:
@@ -362,6 +366,27 @@ class Script:
             ]
             assert statuses == [401, 200, 429]
             self._note(gw.http.get("/metrics").text)
+
+    def prompts_are_handed_over(self) -> None:
+        """And are not, and are for nobody, which the engine can be told or not."""
+        with (
+            Pools("nixl_pull") as pools,
+            gateway_for(pools, self.directory, retries={"max_retries": 0}) as gateway,
+        ):
+            prefill, decode = pools.prefills[0], pools.decodes[0]
+            prefill.next()
+            prefill.next(status=500)
+            for _ in range(2):
+                assert gateway.post(CHAT.path, plain("m")).status_code == 200
+            decode.next(hang=True)
+            with gateway.client() as client:
+                client.request(CHAT.path, plain("m"))
+                decode.wait(lambda: any(leg.part is Part.DECODE for leg in decode.legs[1:]))
+            gateway.settles(lambda m: m.total("prefixgate_pd_released_total") == 1)
+            decode.stop()
+            assert gateway.post(CHAT.path, plain("m")).status_code == 502
+            gateway.settles(lambda m: m.total("prefixgate_pd_orphaned_total") == 1)
+            self._note(gateway.http.get("/metrics").text)
 
     def replicas_share(self) -> None:
         """Two gateways of their own, until Redis has lost everything and was told it again."""

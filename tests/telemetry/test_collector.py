@@ -208,12 +208,13 @@ def busy_site() -> Site:
     for record in (
         routed(reported_prompt_tokens=900, reported_cached_tokens=700),
         routed(keyed=False, outcome=Outcome.CANCELLED, disconnect_phase="answer"),
-        routed(reason=Reason.SPILL, spill="queue"),
+        routed(reason=Reason.SPILL, spill="queue", placement="local", placement_reason="short"),
         refused(),
     ):
         site.metrics.observe(record)
     site.metrics.upstream_error(BACKEND, "reset")
     site.metrics.refused("slow_head")
+    site.metrics.fallback("busy")
     return site
 
 
