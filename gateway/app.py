@@ -51,6 +51,8 @@ from gateway.http.keys import Keys
 from gateway.http.learning import Learning
 from gateway.http.ops import Ops, identified, is_control_path, refusal
 from gateway.http.owners import LocalOwners
+from gateway.http.placing import Placing
+from gateway.http.prefill_legs import PrefillLegs
 from gateway.http.proxy import Proxy
 from gateway.http.shared_owners import SharedOwners
 from gateway.http.verdicts import Verdicts
@@ -191,19 +193,30 @@ class Gateway:
         least = settings.disagg.min_uncached_tokens
         self.handovers = Handovers(
             fleet=self.fleet,
-            upstreams=self.upstreams,
-            loads=self.loads,
             prefills=self.prefills,
             pairs=self.pairs,
-            decide=by_threshold(LEAST_UNCACHED if least is None else least),
+            placing=Placing(
+                fleet=self.fleet,
+                pairs=self.pairs,
+                loads=self.loads,
+                decide=by_threshold(LEAST_UNCACHED if least is None else least),
+                metrics=self.metrics,
+                max_requests=lambda: self.pools.scheduling.prefill.max_requests,
+            ),
+            legs=PrefillLegs(
+                fleet=self.fleet,
+                upstreams=self.upstreams,
+                pairs=self.pairs,
+                index=self.index,
+                learning=self.learning,
+                verdicts=verdicts,
+                metrics=self.metrics,
+                clock=clock,
+            ),
             dispatcher=self.dispatcher,
-            index=self.index,
-            learning=self.learning,
             verdicts=verdicts,
-            metrics=self.metrics,
             clock=clock,
             timeouts=settings.timeouts,
-            max_requests=lambda: self.pools.scheduling.prefill.max_requests,
         )
         self.attempts = Attempts(
             admission=admission,

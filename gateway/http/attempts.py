@@ -11,7 +11,8 @@ from gateway.http.admission import Admission
 from gateway.http.context import RequestContext
 from gateway.http.errors import UpstreamBroke
 from gateway.http.failures import BROKEN, Blame, Failure, may_retry
-from gateway.http.handovers import Handovers, Stranded
+from gateway.http.handovers import Handovers
+from gateway.http.placing import Stranded
 from gateway.http.retry import RetryBudget
 from gateway.http.verdicts import Verdicts
 from gateway.scheduling.pool import Pool

@@ -1,0 +1,158 @@
+"""Prefill legs: sent, waited for, and settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from gateway.disagg.connector import Connector
+from gateway.disagg.handover import Handover
+from gateway.disagg.pairs import Pairs
+from gateway.disagg.release import Releases
+from gateway.disagg.route import Route
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.time_limits import TimeLimits
+from gateway.fleet.upstream import Upstream
+from gateway.http.client import ClientGone
+from gateway.http.context import RequestContext
+from gateway.http.engine_priority import with_priority
+from gateway.http.learning import Learning
+from gateway.http.naming import addressed
+from gateway.http.request_head import leg_head
+from gateway.http.verdicts import Verdicts
+from gateway.prefix.index import PrefixIndex
+from gateway.scheduling.cached import anchor, uncached_tokens
+from gateway.scheduling.lease import Lease
+from gateway.scheduling.load import BackendLoad
+from gateway.telemetry.metrics import Metrics
+from gateway.types import Clock, Decision, Reason, WorkClass
+from policies.cost import prefill_seconds
+
+
+class PrefillLegs:
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        upstreams: Mapping[str, Upstream],
+        pairs: Pairs,
+        index: PrefixIndex,
+        learning: Learning,
+        verdicts: Verdicts,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._fleet = fleet
+        self._upstreams = upstreams
+        self._pairs = pairs
+        self._index = index
+        self._learning = learning
+        self._verdicts = verdicts
+        self._metrics = metrics
+        self._clock = clock
+        self._releases = Releases(clock, metrics.released)
+
+    def begin(
+        self,
+        context: RequestContext,
+        decode: Lease,
+        load: BackendLoad,
+        connector: Connector,
+        route: Route,
+        limits: TimeLimits,
+    ) -> Handover:
+        """Take a lease at a prefill engine, and send it the prefill leg. The request then has its
+        handover.
+
+        Args:
+            decode: the lease at the decode engine.
+            limits: of any request that brings so much prefill.
+        """
+        request = context.request
+        assert request is not None
+        engine = self._fleet.get(load.id)
+        upstream = self._upstreams[load.id]
+        at_engine = addressed(context, engine, self._fleet.aliases)
+        target = self._fleet.get(decode.backend_id)
+        body = addressed(context, target, self._fleet.aliases).body
+        matched = request.match.tokens.get(load.id, 0.0)
+        lease = Lease(
+            load,
+            Decision(load.id, Reason.LOAD),
+            WorkClass.PREFILL,
+            request.prompt_tokens,
+            uncached_tokens(request, load.id),
+            prefill_seconds(load, request.prompt_tokens, matched),
+            self._clock,
+            anchor=anchor(request, load.id),
+        )
+        booking = self._index.book(load.id, at_engine.chain) if at_engine.chain else None
+        if not connector.concurrent:
+            self._learning.dispatched(lease, streamed=True)
+
+        def over(handover: Handover, served: bool) -> None:
+            if served:
+                if booking is not None:
+                    self._index.confirm(booking)
+                self._verdicts.accepted(context, lease)
+                self._fleet.report_success(load.id)
+                lease.output_tokens = 1
+                self._learning.prefilled(context, handover, booking)
+            else:
+                if booking is not None:
+                    self._index.withdraw(booking)
+                self._learning.dropped(lease)
+            lease.release()
+
+        handover = context.handover = Handover(
+            connector,
+            self._pairs.pair(route, engine, target),
+            with_priority(context, body, target),
+            decode.backend_id,
+            lease,
+            self._clock,
+            on_over=over,
+            on_left=lambda left, held: self._release(context, left, held=held),
+        )
+        leg = connector.prefill(with_priority(context, at_engine.body, engine), handover.pairing)
+        limits, ends_at = handover.limits(limits, context.ends_at)
+        head = leg_head(context, engine, upstream.access, handover, leg)
+        handover.send(upstream, head, leg.body, limits, ends_at)
+        return handover
+
+    async def answer(self, context: RequestContext, handover: Handover) -> None:
+        """Wait for the prefill leg's answer.
+
+        Raises:
+            ClientGone: the client left. The engine then sees that nobody is listening.
+            UpstreamFailure, LegRefused, OutOfDescriptors
+        """
+        context.phase = "prefill"
+        task = handover.task
+        assert task is not None
+        client = context.client
+        client.on_gone = handover.end
+        if client.gone:
+            handover.end()
+        await asyncio.wait((task,))
+        if client.gone:
+            raise ClientGone
+        task.result()
+        assert handover.prefilled_at is not None
+        context.record.prefill_leg_seconds = handover.prefilled_at - handover.lease.granted_at
+
+    def _release(self, context: RequestContext, handover: Handover, *, held: bool) -> None:
+        """Have the prefill engine let go of what it holds for a decode leg that will not come."""
+        connector = handover.connector
+        release = connector.release(handover.pairing, handover.answer)
+        if release is None:
+            if held and connector.holds:
+                self._metrics.released(False)
+            return
+        id = handover.decode_id if release.to_decode else handover.prefill_id
+        upstream = self._upstreams.get(id)
+        if upstream is None:
+            self._metrics.released(False)
+            return
+        head = leg_head(context, self._fleet.get(id), upstream.access, handover, release)
+        self._releases.send(upstream, head, release)
