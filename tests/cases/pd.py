@@ -26,6 +26,7 @@ OF_TRANSFER = frozenset(
         "bootstrap_host",
         "bootstrap_port",
         "bootstrap_room",
+        "rid",
         "routed_dp_rank",
         "disagg_prefill_dp_rank",
     }
