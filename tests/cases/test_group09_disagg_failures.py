@@ -96,7 +96,7 @@ def test_d08_a_client_that_leaves_before_the_decode_leg(site: Site) -> None:
     """The prompt is computed, and the end of the answer that says so is on its way."""
     if site.protocol not in ("nixl_pull", "trtllm"):
         pytest.skip("there is no such moment")
-    prefills(site, tail=20.0)
+    prefills(site, pieces=20, tail=20.0)
     orphaned = site.gw.metrics().total("prefixgate_pd_orphaned_total")
     client = site.gw.client()
     client.request(CHAT.path, site.body(stream=True))
@@ -227,17 +227,21 @@ def test_p07_decode_failures_are_not_empty_successes(
     site.gw.settles_idle()
 
 
-@pytest.mark.parametrize("fault", [Fault.BROKEN, Fault.RESET])
-def test_p07_a_decode_failure_before_the_first_byte_starts_over(site: Site, fault: Fault) -> None:
-    site.decode.next(**before_head(fault))
-    answer = site.ask(site.body(stream=True))
-    if site.protocol in ALONE:
-        assert says(answer) == TEXT
-    else:
-        assert answer.status >= 500
-    used = [leg.kv for leg in site.legs(Part.DECODE) if leg.kv is not None]
-    assert len(used) == len(set(map(id, used)))
-    assert all("read" not in complaint for complaint in site.pools.complaints)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p07_a_decode_failure_before_the_first_byte_starts_over(
+    tmp_path: Path, protocol: str
+) -> None:
+    """With parameters that nobody has been shown before, or without any."""
+    with ExitStack() as stack:
+        site = Site(stack, tmp_path, protocol, pools={"prefills": 2})
+        for fault in (Fault.RESET, Fault.BROKEN):
+            site.decode.next(**before_head(fault))
+            answer = site.ask(site.body(stream=True))
+            if protocol in ALONE:
+                assert says(answer) == TEXT
+            else:
+                assert answer.status >= 500
+        assert site.pools.complaints == []
 
 
 @pytest.mark.parametrize("fallback", ["plain", "fail"])
