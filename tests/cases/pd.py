@@ -32,7 +32,10 @@ OF_TRANSFER = frozenset(
     }
 )
 # Failures that tests make on purpose open no breaker, and are not held against a pair for long.
-PATIENT = {"failures": 1000, "share": 1.0, "open": 0.1, "max_open": 0.1}
+PATIENT = {
+    "breaker": {"failures": 1000, "share": 1.0, "open": 0.1, "max_open": 0.1},
+    "backpressure": {"avoid": 0.02, "max_avoid": 0.02},
+}
 
 
 class Site:
@@ -53,9 +56,7 @@ class Site:
         self.protocol = protocol
         self.pools = stack.enter_context(Pools(protocol, **(pools or {})))
         tree = settings(self.pools, **(disagg or {}))
-        self.gw = stack.enter_context(
-            GatewayProcess(tree | {"breaker": PATIENT, **sections}, directory)
-        )
+        self.gw = stack.enter_context(GatewayProcess(tree | PATIENT | sections, directory))
         self._texts = 0
 
     @property
