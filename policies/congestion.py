@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-_WINDOW = 60.0
+WINDOW = 60.0
 """Seconds over which dispatched work is averaged."""
 _MAX_UTILISATION = 0.98
 _MIN_AGE = 10.0
@@ -27,7 +27,7 @@ class Decayed:
         """The sum as of now."""
         elapsed = now - self._at
         if elapsed > 0.0:
-            self._sum *= exp(-elapsed / _WINDOW)
+            self._sum *= exp(-elapsed / WINDOW)
             self._at = now
         return self._sum
 
@@ -59,7 +59,7 @@ class Congestion:
         # What a sum that fades like this comes to after `age` seconds of one unit a second; the
         # whole window only in the long run, and a gateway that has just started is no less busy.
         age = max(now - self._since, _MIN_AGE)
-        rho = self._work.at(now) / (_WINDOW * (1.0 - exp(-age / _WINDOW)) * backends)
+        rho = self._work.at(now) / (WINDOW * (1.0 - exp(-age / WINDOW)) * backends)
         return rho if rho < _MAX_UTILISATION else _MAX_UTILISATION
 
     def price(self, now: float, backends: int, mean_queue: float) -> float:

@@ -132,7 +132,7 @@ class PrefixAffinity:
         congestion = self._congestion.get(request.model, _NOT_SEEN)
         queues = _queues(request, candidates)
         theta = self._theta(request, candidates, congestion)
-        costs, company = self._costs(request, candidates, queues, theta)
+        costs, company = self.costs(request, candidates, queues, theta)
         self._add_spoilt(request, candidates, costs)
         credits = self._credits(request, candidates)
         if credits:
@@ -227,14 +227,17 @@ class PrefixAffinity:
             costs[place] += worth * candidate.spoilt_streams(request.now, own)
             lowest = min(lowest, costs[place])
 
-    def _costs(
+    def costs(
         self,
         request: RouteRequest,
         candidates: Sequence[Candidate],
         queues: Sequence[float],
         theta: float,
     ) -> tuple[list[float], list[float]]:
-        """The sum of `_terms` for each candidate, and what company costs there."""
+        """What each candidate costs but for the streams there, and of that what company costs.
+
+        A subclass may know of other ways to use a candidate, and say what the cheapest costs.
+        """
         params = self._params
         return placement_seconds(request, candidates, queues, theta, params.eta, params.omega)
 
@@ -246,7 +249,7 @@ class PrefixAffinity:
         theta: float,
     ) -> Iterator[dict[str, float]]:
         params = self._params
-        costs, _ = self._costs(request, candidates, queues, theta)
+        costs, _ = self.costs(request, candidates, queues, theta)
         credits = self._credits(request, candidates) or [0.0] * len(costs)
         for candidate, queue, cost, credit in zip(candidates, queues, costs, credits, strict=True):
             own = _own_prefill(request, candidate)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, sqrt
 from types import MappingProxyType
 
 from loadtests.replay.arm import Arm
 from loadtests.replay.metrics import Slo, warm_up
-from loadtests.replay.player import Mode, Player, Scenario
+from loadtests.replay.player import Front, Mode, Player, Scenario, single
 from loadtests.replay.result import Result
+from loadtests.replay.trace import Trace
+from loadtests.sim.engine import Engine
+from loadtests.sim.timeline import Timeline
 
 TARGET = 0.9
 """Share of the requests that must be within the SLO."""
@@ -55,7 +58,12 @@ def highest(holds: Callable[[float], bool], known: Mapping[float, bool] = _NOTHI
     return low
 
 
-def holds(scenario: Scenario, arm: Arm, slo: Slo) -> bool:
+def holds(
+    scenario: Scenario,
+    arm: Arm,
+    slo: Slo,
+    front: Callable[[Sequence[Engine], Arm, Trace, Timeline], Front] = single,
+) -> bool:
     """Whether at least `TARGET` of the measured requests are within the SLO.
 
     Which are measured follows from their arrivals in open loop, in both modes. A run ends as soon
@@ -70,7 +78,7 @@ def holds(scenario: Scenario, arm: Arm, slo: Slo) -> bool:
         nonlocal missed
         missed += result.arrival >= begin and not slo.met(result)
 
-    player = Player(scenario, arm, ended)
+    player = Player(scenario, arm, ended, front)
 
     def late(now: float) -> int:
         """Of those without a first token, or an end. In closed loop it is not known yet when some

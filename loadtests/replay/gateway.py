@@ -96,7 +96,12 @@ class VirtualGateway:
             self._inside -= 1
             ended()
 
-        Exchange(self, request, result, leave).enter()
+        self.exchange(request, result, leave).enter()
+
+    def exchange(
+        self, request: TraceRequest, result: Result, ended: Callable[[], None]
+    ) -> Exchange:
+        return Exchange(self, request, result, ended)
 
     def remove(self, place: int) -> None:
         """Send nothing more to an engine; what it has goes on."""

@@ -14,9 +14,10 @@ import msgspec
 
 from loadtests.sim.batch import DecodeBatch
 from loadtests.sim.cache import BlockCache
+from loadtests.sim.keeping import Keeping
 from loadtests.sim.profile import Profile, Timing
 from loadtests.sim.report import Counters, Step
-from loadtests.sim.sequence import Listener, Request, Sequence, State
+from loadtests.sim.sequence import Fetch, Listener, Request, Sequence, State
 from loadtests.sim.steps import StepRun, step_seconds
 from loadtests.sim.timeline import Timeline, Timer
 
@@ -65,6 +66,10 @@ class Engine:
         self._waiting: deque[Sequence] = deque()
         self._blocked = False
         """The first in line has been tried, and cannot be admitted until something is released."""
+        self._receiving: dict[Sequence, None] = {}
+        self._to_fetch: list[Sequence] = []
+        """Reserved in this step, and not told yet."""
+        self._keeping = Keeping(self.cache, timeline, self._lease_over)
         self._running: dict[Sequence, None] = {}
         self._prefilling: dict[Sequence, None] = {}
         self._decoding = DecodeBatch(profile.block_size)
@@ -91,8 +96,30 @@ class Engine:
     def running(self) -> int:
         return len(self._running)
 
-    def submit(self, request: Request, listener: Listener) -> Sequence:
+    @property
+    def receiving(self) -> int:
+        return len(self._receiving)
+
+    @property
+    def kept(self) -> int:
+        """Finished prefills whose blocks wait for another engine."""
+        return len(self._keeping)
+
+    def submit(
+        self,
+        request: Request,
+        listener: Listener,
+        *,
+        fetch: Fetch | None = None,
+        keeps: bool = False,
+    ) -> Sequence:
         """Queue a request; it starts with the next step that has room for it.
+
+        Args:
+            fetch: called when the blocks of a prompt that another engine computes are reserved; it
+                waits for `received` then.
+            keeps: when it ends, its blocks stay until `fetched`, or until the lease of the profile
+                is over.
 
         Raises:
             ValueError: it is empty, or larger than what may run of the KV cache.
@@ -101,11 +128,52 @@ class Engine:
             raise ValueError("a request has at least one prompt token and no negative output")
         if self._blocks(request.input_tokens + request.output_tokens) > self.cache.usable:
             raise ValueError("the request is larger than the KV cache")
-        sequence = Sequence(request, listener, self._timeline.time())
+        sequence = Sequence(request, listener, self._timeline.time(), fetch, keeps)
         self._waiting.append(sequence)
         if not self._blocked and len(self._running) < self.profile.max_num_seqs:
             self._wake()
         return sequence
+
+    def received(self, sequence: Sequence, tokens: int) -> None:
+        """What another engine computed has come. Nothing happens when it was aborted.
+
+        Args:
+            tokens: of the prompt, from its begin; the rest, at least its last token, is computed
+                here.
+        """
+        if sequence.state is not State.RECEIVING:
+            return
+        del self._receiving[sequence]
+        self._running[sequence] = None
+        self._prefilling[sequence] = None
+        sequence.state = State.PREFILL
+        come = min(tokens, sequence.target - 1) - sequence.computed
+        if come > 0:
+            sequence.computed += come
+            self.counters.received_tokens += come
+            self._name(sequence, sequence.computed)
+        self._wake()
+
+    def fetched(self, sequence: Sequence) -> bool:
+        """Give back what was kept of a finished prefill.
+
+        Returns:
+            False when its lease was over.
+        """
+        if not self._keeping.give_back(sequence):
+            return False
+        self._blocked = False
+        self._wake()
+        return True
+
+    def keeps(self, sequence: Sequence) -> bool:
+        """Whether the blocks of a finished prefill are still there to be fetched."""
+        return sequence in self._keeping
+
+    def _lease_over(self) -> None:
+        self.counters.expired += 1
+        self._blocked = False
+        self._wake()
 
     def abort(self, sequence: Sequence) -> bool:
         """Drop a request: at once when it waits, at the end of the step when it runs.
@@ -118,6 +186,10 @@ class Engine:
                 self._blocked = False
             self._waiting.remove(sequence)
             sequence.state = State.ABORTED
+            self.counters.aborted += 1
+        elif sequence.state is State.RECEIVING:
+            del self._receiving[sequence]
+            self._give_back(sequence, State.ABORTED, sequence.target)
             self.counters.aborted += 1
         elif sequence in self._running and not sequence.stopping:
             sequence.stopping = True
@@ -259,10 +331,20 @@ class Engine:
         else:
             del self._prefilling[sequence]
         del self._running[sequence]
+        self._give_back(sequence, state, held)
+
+    def _give_back(self, sequence: Sequence, state: State, held: int) -> None:
+        """
+        Args:
+            held: tokens that it has blocks for.
+        """
         sequence.state = state
-        names = sequence.names
-        self.cache.release(names, self._blocks(held) - len(names) * self._unit_blocks)
-        self._blocked = False
+        unnamed = self._blocks(held) - len(sequence.names) * self._unit_blocks
+        if sequence.keeps and state is State.FINISHED:
+            self._keeping.keep(sequence, unnamed, self.profile.kv_lease)
+        else:
+            self.cache.release(sequence.names, unnamed)
+            self._blocked = False
 
     def _schedule(self, now: float) -> None:
         """Fill the next step, decoding sequences first, and plan up to where things change."""
@@ -273,7 +355,8 @@ class Engine:
             budget -= self._chunk(sequence, budget)
         if not preempted:
             while budget > 0 and (admitted := self._admit(budget, now)) is not None:
-                budget -= self._chunk(admitted, budget)
+                if admitted.state is State.PREFILL:
+                    budget -= self._chunk(admitted, budget)
         timing = self.profile.timing
         self._began = now
         if self._chunks:
@@ -287,6 +370,10 @@ class Engine:
                 self._run = StepRun.decoding(timing, now, decoding, self._decoding.context)
                 self._changed = False
             self._plan(self._steps_ahead(preempted))
+        reserved, self._to_fetch = self._to_fetch, []
+        for sequence in reserved:
+            assert sequence.fetch is not None
+            sequence.fetch(sequence)
 
     def _make_room(self) -> bool:
         """Give each decoding sequence its block for the next step, preempting the last admitted
@@ -329,7 +416,7 @@ class Engine:
 
     def _admit(self, budget: int, now: float) -> Sequence | None:
         """The first in line, if it may start now."""
-        if not self._waiting or len(self._running) >= self.profile.max_num_seqs:
+        if not self._waiting or self.running + self.receiving >= self.profile.max_num_seqs:
             return None
         if self._blocked and not self._chunks:
             return None  # chunks name blocks that it may share, and so need less room
@@ -346,9 +433,14 @@ class Engine:
         if self._blocked:
             return None
         self._waiting.popleft()
-        self._running[sequence] = None
-        self._prefilling[sequence] = None
-        sequence.state = State.PREFILL
+        if sequence.fetch is not None and sequence.admitted is None:
+            self._receiving[sequence] = None
+            self._to_fetch.append(sequence)
+            sequence.state = State.RECEIVING
+        else:
+            self._running[sequence] = None
+            self._prefilling[sequence] = None
+            sequence.state = State.PREFILL
         sequence.target = target
         sequence.computed = computed
         sequence.names = list(request.prefix[:units])

@@ -85,6 +85,8 @@ class Profile(Section, frozen=True, kw_only=True):
     long_prefill_token_threshold: Annotated[int, Meta(ge=0)] = 0
     """Most prompt tokens of one sequence in a step while there are others; 0 is no limit."""
     prefix_caching: bool = True
+    kv_lease: Positive = 30.0
+    """Seconds for which a finished prefill is kept for another engine to fetch."""
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -16,10 +16,14 @@ class Counters:
     """Of those, found in the cache."""
     prefilled_tokens: int = 0
     """Computed, recomputation after a preemption included."""
+    received_tokens: int = 0
+    """Of prompts, computed by other engines."""
     generated_tokens: int = 0
     preemptions: int = 0
     finished: int = 0
     aborted: int = 0
+    expired: int = 0
+    """Finished prefills that nobody fetched in time."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from enum import Enum
@@ -38,8 +39,14 @@ class Listener(Protocol):
         """After the last token. Not called for a request that was aborted."""
 
 
+Fetch = Callable[["Sequence"], None]
+"""Is to end in a call of `Engine.received`."""
+
+
 class State(Enum):
     WAITING = "waiting"
+    RECEIVING = "receiving"
+    """It has its blocks, and what they are to hold is on its way from another engine."""
     PREFILL = "prefill"
     DECODE = "decode"
     FINISHED = "finished"
@@ -52,6 +59,8 @@ class Sequence:
     Attributes:
         target: tokens to prefill: the prompt, and after a preemption the output so far too.
         computed: of those, how many the KV cache holds.
+        fetch: told once its blocks are reserved, where another engine computes the prompt.
+        keeps: whether its blocks stay when it ends, for another engine to fetch.
         names: units of the cache in use under their names, in prompt order.
         considered: units that were named, or found to be there already.
         since: steps the engine had done when this one began to decode.
@@ -64,9 +73,11 @@ class Sequence:
         "cached_tokens",
         "computed",
         "considered",
+        "fetch",
         "finish_at",
         "first_token",
         "generated",
+        "keeps",
         "listener",
         "names",
         "preemptions",
@@ -77,11 +88,20 @@ class Sequence:
         "target",
     )
 
-    def __init__(self, request: Request, listener: Listener, arrival: float) -> None:
+    def __init__(
+        self,
+        request: Request,
+        listener: Listener,
+        arrival: float,
+        fetch: Fetch | None = None,
+        keeps: bool = False,
+    ) -> None:
         self.request = request
         self.listener = listener
         self.state = State.WAITING
         self.arrival = arrival
+        self.fetch = fetch
+        self.keeps = keeps
         """Seconds, like the next two."""
         self.admitted: float | None = None
         self.first_token: float | None = None

@@ -156,6 +156,8 @@ class PdEngine(FakeBackend):
         super().stop()
 
     async def answer(self, wire: Wire, request: Recorded) -> bool:
+        if request.path.endswith("/abort_request"):
+            self._abort(request)
         if not request.path.endswith(tuple(CAPS)):
             return await super().answer(wire, request)
         how = self.behaviour_for(request)
@@ -209,6 +211,8 @@ class PdEngine(FakeBackend):
 
     async def _prefill(self, leg: Leg, how: Behaviour) -> Behaviour:
         await _moment(how)
+        if leg.aborted:
+            raise Refused("Aborted", 500)
         if how.status >= 400:
             return how
         answer = self.connector.computed(self, leg, replace(how, texts=("t0 ",)))
@@ -248,6 +252,15 @@ class PdEngine(FakeBackend):
             kv.readers -= 1
         kv.end(Fate.READ)
         return replace(how, prompt_tokens=kv.tokens, cached_tokens=kv.tokens)
+
+    def _abort(self, request: Recorded) -> None:
+        """As SGLang's: whatever has a `rid` that begins like this one."""
+        rid = str(request.json["rid"])
+        for leg in self.legs:
+            if str(leg.body.get("rid", "")).startswith(rid):
+                leg.aborted = True
+                if leg.part is Part.PREFILL and leg.kv is not None:
+                    leg.kv.end(Fate.RELEASED)
 
     def _left(self, leg: Leg) -> None:
         """The peer gave a request up before it had come to anything."""

@@ -47,6 +47,7 @@ class Leg:
         part: known once the engine has looked at it.
         complaints: what a real engine would not refuse, but answer wrongly, slowly or with a leak.
         kv: what it made, or what it reads.
+        aborted: by its rid.
     """
 
     request: Recorded
@@ -54,6 +55,7 @@ class Leg:
     part: Part = Part.WHOLE
     complaints: list[str] = field(default_factory=list)
     kv: Kv | None = None
+    aborted: bool = False
 
     @property
     def id(self) -> str:
@@ -115,13 +117,22 @@ def check_capped(leg: Leg) -> None:
     check_carried(leg)
 
 
-def check_carried(leg: Leg) -> None:
-    """What no protocol can carry."""
+def check_carried(leg: Leg, *, batches: bool = False) -> None:
+    """What no protocol can carry.
+
+    Args:
+        batches: this one carries several prompts in one request.
+    """
     body = leg.body
     for name in ("n", "best_of"):
         leg.complain((body.get(name) or 1) > 1, f"{name} is {body.get(name)!r}")
     leg.complain(body.get("prompt_logprobs") is not None, "it asks for prompt_logprobs")
     leg.complain(bool(body.get("echo")), "it asks for echo")
-    prompt = body.get("prompt")
-    batched = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    leg.complain(batched, "it has several prompts")
+    leg.complain(prompts(leg) > 0 and not batches, "it has several prompts")
+
+
+def prompts(leg: Leg) -> int:
+    """How many prompts come in a list; 0 when one comes by itself."""
+    given = leg.body.get("prompt")
+    listed = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+    return len(given) if isinstance(given, list) and listed else 0

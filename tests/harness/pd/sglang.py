@@ -10,13 +10,12 @@ from tests.harness.behaviour import Behaviour
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.pd.engine import PdEngine, differences, until
 from tests.harness.pd.kv import Fate, Kv
-from tests.harness.pd.leg import Leg, LoadFailed, Part, Refused, check_carried
+from tests.harness.pd.leg import Leg, LoadFailed, Part, Refused, check_carried, prompts
 
 ROOM_END = 1 << 63
-OF_ONE_LEG = frozenset(
-    {"routed_dp_rank", "disagg_prefill_dp_rank", "stream", "stream_options"}
-)
-"""Fields in which the two bodies may differ."""
+OF_ONE_LEG = frozenset({"routed_dp_rank", "disagg_prefill_dp_rank", "stream", "stream_options"})
+"""Fields in which the two bodies may differ: they have no part in what is computed."""
+MEETING = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 
 class Sglang:
@@ -47,30 +46,30 @@ class Sglang:
     def part(self, engine: PdEngine, leg: Leg) -> Part:
         if engine.role is Role.UNIFIED:
             return Part.WHOLE
-        room = leg.body.get("bootstrap_room")
-        if room is None:
+        rooms = _rooms(leg)
+        if not rooms:
             raise Refused("Disaggregated request received without bootstrap room id")
-        if type(room) is not int or not 0 <= room < ROOM_END:
-            raise Refused(f"bootstrap_room {room!r} is no room")
-        part = Part.PREFILL if engine.role is Role.PREFILL else Part.DECODE
-        earlier = [each for each in engine.legs if each.body.get("bootstrap_room") == room]
-        if any(each is not leg for each in earlier):
-            leg.complaints.append(f"room {room} was used before")
-            raise Refused(f"bootstrap room {room} is taken", 500)
-        check_carried(leg)
-        return part
+        for room in rooms:
+            if type(room) is not int or not 0 <= room < ROOM_END:
+                raise Refused(f"bootstrap_room {room!r} is no room")
+        taken = {room for each in engine.legs if each is not leg for room in _rooms(each)}
+        if again := [room for room in rooms if room in taken]:
+            leg.complaints.append(f"room {again[0]} was used before")
+            raise Refused(f"bootstrap room {again[0]} is taken", 500)
+        check_carried(leg, batches=True)
+        if several := prompts(leg):
+            wrong = any(_length(leg.body.get(name)) != several for name in MEETING)
+            leg.complain(wrong, f"not one room for each of {several} prompts")
+        return Part.PREFILL if engine.role is Role.PREFILL else Part.DECODE
 
     def check_prefill(self, engine: PdEngine, leg: Leg) -> None:
-        wanted = _address(engine)
-        given = {name: leg.body.get(name) for name in wanted}
-        for wrong in differences(wanted, given):
-            leg.complaints.append(wrong)
+        leg.complaints += differences(_address(engine), _bootstrap(leg))
         rank = leg.body.get("routed_dp_rank")
-        follows = leg.body["bootstrap_room"] % engine.dp_size
+        follows = _rooms(leg)[0] % engine.dp_size
         leg.complain(rank not in (None, follows), f"rank {rank} for a room of rank {follows}")
 
     def computed(self, engine: PdEngine, leg: Leg, how: Behaviour) -> Behaviour:
-        leg.kv = engine.kv.hold(str(leg.body["bootstrap_room"]), leg.prompt, leg.tokens)
+        leg.kv = engine.kv.hold(_key(leg), leg.prompt, leg.tokens)
         return how
 
     async def delivered(self, engine: PdEngine, leg: Leg) -> None:
@@ -83,19 +82,45 @@ class Sglang:
             raise Refused("the decode engine did not come", 500)
 
     async def find(self, engine: PdEngine, leg: Leg) -> Kv | None:
-        host = {name: leg.body.get(name) for name in ("bootstrap_host", "bootstrap_port")}
+        host = _bootstrap(leg)
         prefill = next((each for each in engine.fabric.engines if _address(each) == host), None)
         if prefill is None:
             raise LoadFailed(f"no bootstrap server at {host}")
-        room = str(leg.body["bootstrap_room"])
+        room = _key(leg)
         if not await until(lambda: prefill.kv.find(room) is not None, engine.patience):
             raise LoadFailed(f"no blocks came within {engine.patience} s")
-        half = next(each for each in prefill.legs if each.kv is prefill.kv.find(room))
+        half = next(each for each in prefill.legs if _key(each) == room)
         wrong = differences(_common(half.body), _common(leg.body))
         if half.path != leg.path or wrong:
             raise LoadFailed(f"the two legs differ: {half.path} {leg.path} {', '.join(wrong)}")
         leg.complain(half.id != leg.id, f"x-request-id {leg.id} is not {half.id} of the other leg")
-        return half.kv
+        return prefill.kv.find(room)
+
+
+def _rooms(leg: Leg) -> list[Any]:
+    """One for each prompt."""
+    given = leg.body.get("bootstrap_room")
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
+
+
+def _key(leg: Leg) -> str:
+    return str(_rooms(leg))
+
+
+def _length(given: object) -> int:
+    return len(given) if isinstance(given, list) else 1
+
+
+def _bootstrap(leg: Leg) -> dict[str, Any]:
+    """The server, which must be one and the same for all prompts."""
+    found: dict[str, Any] = {}
+    for name in MEETING[:2]:
+        given = leg.body.get(name)
+        same = isinstance(given, list) and bool(given) and given.count(given[0]) == len(given)
+        found[name] = given[0] if isinstance(given, list) and same else given
+    return found
 
 
 def _address(engine: PdEngine) -> dict[str, Any]:

@@ -357,6 +357,33 @@ def test_many_at_once(pools: Pools) -> None:
     assert pools.held == 0
 
 
+def test_several_prompts_have_a_room_each() -> None:
+    with Pools("sglang") as pools:
+
+        def rooms(body: dict[str, Any], count: int = 2) -> None:
+            for name in ("bootstrap_host", "bootstrap_port"):
+                body[name] = [body[name]] * count
+            body["bootstrap_room"] = [body["bootstrap_room"] + at for at in range(count)]
+
+        batch = {"extra": {"prompt": ["one", "two"]}}
+        handover(pools, COMPLETIONS, edit_prefill=rooms, edit_decode=rooms, **batch).run()
+        assert pools.complaints == []
+        handover(pools, COMPLETIONS, **batch).run()
+        assert "not one room for each of 2 prompts" in pools.complaints
+
+
+def test_an_abort_by_rid_lets_go_of_the_blocks() -> None:
+    with Pools("sglang") as pools, ThreadPoolExecutor(1) as pool:
+        prefill = pools.prefills[0]
+        leg = pool.submit(handover(pools, extra={"rid": "r" * 32}).send_prefill)
+        prefill.wait(lambda: bool(prefill.legs))
+        while not pools.held:
+            time.sleep(0.005)
+        httpx.post(f"{prefill.url}/abort_request", json={"rid": "r" * 32})
+        assert leg.result().status_code == 500
+        assert prefill.kv.fates == [Fate.RELEASED]
+
+
 def test_ranks_of_data_parallelism() -> None:
     with Pools("sglang", dp_size=4) as pools:
         follows = handover(pools, room=6, edit_prefill=lambda body: body.update(routed_dp_rank=2))

@@ -1,0 +1,272 @@
+"""Whether a handover pays: what a request costs on one engine and on two, in seconds.
+
+Decode first: the engine that is to generate is the one that holds most of the prompt, unless it
+is busier than that is worth. Another engine computes the rest only if that is cheaper, its queue,
+the transfer of what the decode engine lacks and all that either way costs others included.
+
+The terms are those of `policies.cost`, so "how busy" means the same with and without handovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from policies.base import Candidate, RouteRequest
+from policies.cost import decode_seconds, memory_seconds, prefill_seconds
+
+MARGIN_SHARE = 0.05
+MARGIN_SECONDS = 10e-3
+"""By how much a handover must be cheaper, whichever is more: it is one more thing to go wrong."""
+NO_ROOM_SECONDS = 2.0
+"""What it costs to wait for memory at a decode engine that has none left."""
+LOOKED_AT = 8
+"""Decode engines that each prefill engine is paired with, at most: the best without regard to the
+way between the two."""
+
+TransferSeconds = Callable[[str, str, float, float], float]
+"""`Links.seconds`: of prefill engine, decode engine, tokens and seconds of prefill."""
+
+
+@dataclass(slots=True, frozen=True)
+class Prices:
+    """What work costs others.
+
+    Attributes:
+        theta: price of a second of prefill for those who come later.
+        eta: of a second of prefill for each stream beside it.
+        spoil: seconds that a stream is worth which a prefill would make miss its pace.
+        omega: weight of decode: the request's own, and what it slows others' down by.
+        blocking: seconds that it costs those who come to an engine meanwhile, by its id, per
+            squared second of prefill; see `Impatience`.
+    """
+
+    theta: float = 0.0
+    eta: float = 0.0
+    spoil: float = 4.0
+    omega: float = 0.3
+    blocking: Mapping[str, float] = field(default_factory=dict)
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a placement costs, each in seconds.
+
+    Attributes:
+        queue: prefill that goes first, at the engine that computes the prompt.
+        prefill: the request's own, among the streams that run there.
+        price: what that prefill costs later arrivals and the streams beside it.
+        blocking: what it costs those who come meanwhile.
+        streams: those that it would make miss their pace.
+        transfer: from the end of the prefill to when its KV cache is there.
+        landing: prefill at the decode engine that the last step waits for.
+        decode: the request's own, and the slow-down that it brings to others.
+        memory: steep from 95 % of the KV cache on, of either engine.
+    """
+
+    queue: float
+    prefill: float
+    price: float
+    blocking: float
+    streams: float
+    transfer: float
+    landing: float
+    decode: float
+    memory: float
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to the request's own first token."""
+        return self.queue + self.prefill + self.transfer + self.landing
+
+    @property
+    def total(self) -> float:
+        return (
+            self.ttft + self.price + self.blocking + self.streams + self.decode + self.memory
+        )
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Attributes:
+    prefill: id of the engine that computes the prompt.
+    decode: id of the engine that generates; the same without a handover.
+    """
+
+    prefill: str
+    decode: str
+    terms: Terms
+
+    @property
+    def is_remote(self) -> bool:
+        return self.prefill != self.decode
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Attributes:
+    local, remote: the best of each kind; None when there is none.
+    """
+
+    local: Placement | None
+    remote: Placement | None
+
+    @property
+    def chosen(self) -> Placement | None:
+        """The one that pays; None when nobody can take the request."""
+        local, remote = self.local, self.remote
+        if local is None or remote is None:
+            return local or remote
+        return remote if pays(remote.terms.total, local.terms.total) else local
+
+
+def decide(
+    request: RouteRequest,
+    whole: Sequence[Candidate],
+    prefill: Sequence[Candidate],
+    decode: Sequence[Candidate],
+    transfer: TransferSeconds,
+    prices: Prices,
+) -> Verdict:
+    """The cheapest engine for all of a request, and the cheapest two.
+
+    Args:
+        whole: engines that may serve it alone: decode and unified ones, and prefill ones where
+            nobody else is left.
+        prefill: engines that may compute its prompt for another.
+        decode: engines that may generate from what another has computed.
+    """
+    local = min((local_placement(request, each, prices) for each in whole), key=_cost, default=None)
+    landings = landing_sites(request, decode, transfer, prices)
+    remote = min(
+        (
+            placement
+            for each in prefill
+            if (placement := remote_placement(request, each, landings, transfer, prices))
+        ),
+        key=_cost,
+        default=None,
+    )
+    return Verdict(local, remote)
+
+
+def local_placement(request: RouteRequest, candidate: Candidate, prices: Prices) -> Placement:
+    """One engine does all of it."""
+    own, price, blocking, streams = _computing(request, candidate, prices)
+    terms = Terms(
+        queue=candidate.queue_seconds(request),
+        prefill=own,
+        price=price,
+        blocking=blocking,
+        streams=streams,
+        transfer=0.0,
+        landing=0.0,
+        decode=_decode(request, candidate, prices),
+        memory=memory_seconds(candidate, request),
+    )
+    return Placement(candidate.id, candidate.id, terms)
+
+
+class LandingSite(msgspec.Struct, frozen=True):
+    """A decode engine, and what it costs to generate there.
+
+    Attributes:
+        lacking: prompt tokens that it does not hold.
+    """
+
+    id: str
+    lacking: float
+    landing: float
+    decode: float
+    memory: float
+
+    @property
+    def total(self) -> float:
+        return self.landing + self.decode + self.memory
+
+
+def landing_sites(
+    request: RouteRequest,
+    decode: Sequence[Candidate],
+    transfer: TransferSeconds,
+    prices: Prices,
+) -> list[LandingSite]:
+    """The best engines for generating, what they lack of the prompt included."""
+    sites = []
+    for each in decode:
+        lacking = request.prompt_tokens - request.match.tokens.get(each.id, 0.0)
+        memory = memory_seconds(each, request)
+        room = each.memory_with(request) <= each.capacity_tokens
+        sites.append(
+            LandingSite(
+                each.id,
+                max(0.0, lacking),
+                each.pending_seconds(request.now),
+                _decode(request, each, prices),
+                memory if room else memory + NO_ROOM_SECONDS,
+            )
+        )
+    if len(sites) > LOOKED_AT:
+        sites.sort(key=lambda site: site.total + transfer("", site.id, site.lacking, 0.0))
+        del sites[LOOKED_AT:]
+    return sites
+
+
+def remote_placement(
+    request: RouteRequest,
+    prefill: Candidate,
+    sites: Sequence[LandingSite],
+    transfer: TransferSeconds,
+    prices: Prices,
+) -> Placement | None:
+    """One engine computes the prompt, the best other one generates; None without another."""
+    own, price, blocking, streams = _computing(request, prefill, prices)
+    best: LandingSite | None = None
+    moving = cost = 0.0
+    for site in sites:
+        if site.id == prefill.id:
+            continue
+        seconds = transfer(prefill.id, site.id, site.lacking, own)
+        if best is None or seconds + site.total < cost:
+            best, moving, cost = site, seconds, seconds + site.total
+    if best is None:
+        return None
+    terms = Terms(
+        queue=prefill.queue_seconds(request),
+        prefill=own,
+        price=price,
+        blocking=blocking,
+        streams=streams,
+        transfer=moving,
+        landing=best.landing,
+        decode=best.decode,
+        memory=best.memory + memory_seconds(prefill, request),
+    )
+    return Placement(prefill.id, best.id, terms)
+
+
+def pays(remote: float, local: float) -> bool:
+    """Whether two engines are so much cheaper than one that it is worth it."""
+    return remote + max(MARGIN_SHARE * remote, MARGIN_SECONDS) < local
+
+
+def _computing(
+    request: RouteRequest, candidate: Candidate, prices: Prices
+) -> tuple[float, float, float, float]:
+    """A prompt's prefill at an engine, and what it costs others: later arrivals, those who come
+    meanwhile, streams."""
+    matched = request.match.tokens.get(candidate.id, 0.0)
+    own = prefill_seconds(candidate, request.prompt_tokens, matched)
+    # As if the engine were as fast as usual: else the fast ones would draw all new work.
+    usual = candidate.prefill_rate / candidate.usual_rate
+    price = own * (prices.theta * usual + prices.eta * candidate.decoding)
+    blocking = own * own * prices.blocking.get(candidate.id, 0.0)
+    streams = prices.spoil and prices.spoil * candidate.spoilt_streams(request.now, own)
+    return own, price, blocking, streams
+
+
+def _decode(request: RouteRequest, candidate: Candidate, prices: Prices) -> float:
+    return prices.omega * decode_seconds(candidate, request.output_tokens, request.prompt_tokens)
+
+
+def _cost(placement: Placement) -> float:
+    return placement.terms.total

@@ -1,0 +1,169 @@
+"""How long KV caches take from engine to engine: learnt from transfers that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from math import exp
+
+PRIOR_BANDWIDTH = 3e9
+"""Bytes per second that are assumed before anything was seen: 25 Gbit/s, less what is lost."""
+SETUP_SECONDS = 5e-3
+"""What a transfer takes however little it moves."""
+LAYERS = 32
+"""Of which a layer-wise transfer has one left when the prompt is computed, at the least."""
+_PRIOR_SECONDS = 0.5
+"""Transfer time that what is assumed counts for."""
+_MEMORY = 30.0
+"""Transfer time over which what was seen fades by a factor of e."""
+
+
+class Bandwidth:
+    """Bytes over seconds, as a ratio of fading sums: transfers that wait for each other look slow
+    one by one, and only their sums mean something."""
+
+    __slots__ = ("_bytes", "_seconds")
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+        self._seconds = 0.0
+
+    def add(self, size: float, seconds: float) -> None:
+        keep = exp(-seconds / _MEMORY)
+        self._bytes = self._bytes * keep + size
+        self._seconds = self._seconds * keep + seconds
+
+    def shrunk_to(self, prior: float) -> float:
+        """Bytes per second, with `prior` counting like half a second of transfer."""
+        return (self._bytes + _PRIOR_SECONDS * prior) / (self._seconds + _PRIOR_SECONDS)
+
+
+class _Transfer:
+    __slots__ = ("ahead", "began", "decode", "during", "prefill", "size")
+
+    def __init__(
+        self, prefill: str, decode: str, size: float, began: float, ahead: float, during: float
+    ) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.size = size
+        self.began = began
+        self.ahead = ahead
+        self.during = during
+
+
+class Links:
+    """The network between prefill and decode engines, as the gateway comes to know it.
+
+    It sees when a prefill ends and when the decode engine's first token comes; what lies between
+    is the transfer and a step. Each engine's own card is measured, both directions apart, and leans
+    on all others' until enough was seen.
+
+    Args:
+        bytes_per_token: of the KV cache.
+        layer_wise: the connector sends each layer as soon as it is computed.
+        fixed: bytes per second where they are known; nothing is learnt then.
+    """
+
+    def __init__(
+        self, bytes_per_token: float, *, layer_wise: bool = False, fixed: float | None = None
+    ) -> None:
+        self.bytes_per_token = bytes_per_token
+        self.layer_wise = layer_wise
+        self._fixed = fixed
+        self._all = Bandwidth()
+        self._into: dict[str, Bandwidth] = {}
+        self._under_way: dict[Hashable, _Transfer] = {}
+        self._sending: dict[str, float] = {}
+        self._receiving: dict[str, float] = {}
+        self.moved = 0.0
+        """Bytes, of transfers that have ended."""
+
+    def bandwidth(self, decode: str) -> float:
+        """Bytes per second into an engine."""
+        if self._fixed is not None:
+            return self._fixed
+        overall = self._all.shrunk_to(PRIOR_BANDWIDTH)
+        own = self._into.get(decode)
+        return overall if own is None else own.shrunk_to(overall)
+
+    @property
+    def bandwidths(self) -> Mapping[str, float]:
+        """By decode engine, of those that something was sent to."""
+        return {decode: self.bandwidth(decode) for decode in self._into}
+
+    def seconds(self, prefill: str, decode: str, tokens: float, during: float = 0.0) -> float:
+        """From the end of a prefill to when its KV cache is where it is to be used.
+
+        Args:
+            tokens: that the decode engine lacks.
+            during: seconds of the prefill itself, in which a layer-wise transfer proceeds.
+        """
+        if tokens <= 0.0:
+            return 0.0
+        bandwidth = self.bandwidth(decode)
+        own = tokens * self.bytes_per_token / bandwidth
+        if self.layer_wise:
+            own = max(own / LAYERS, own - during)
+        ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
+        return SETUP_SECONDS + ahead / bandwidth + own
+
+    def began(
+        self,
+        key: Hashable,
+        prefill: str,
+        decode: str,
+        tokens: float,
+        now: float,
+        during: float = 0.0,
+    ) -> None:
+        """A prefill has ended, and what the decode engine lacks is on its way."""
+        size = max(0.0, tokens) * self.bytes_per_token
+        ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
+        spent = during if self.layer_wise else 0.0
+        self._under_way[key] = _Transfer(prefill, decode, size, now, ahead, spent)
+        self._sending[prefill] = self._sending.get(prefill, 0.0) + size
+        self._receiving[decode] = self._receiving.get(decode, 0.0) + size
+
+    def ended(self, key: Hashable, now: float, step: float = 0.0) -> float | None:
+        """The decode engine's first token has come.
+
+        Args:
+            step: seconds of that token itself.
+
+        Returns:
+            Seconds that the transfer took, None when it is not known.
+        """
+        transfer = self._strike(key)
+        if transfer is None:
+            return None
+        gap = max(0.0, now - transfer.began - step)
+        self.moved += transfer.size
+        if transfer.size > 0.0:
+            seconds = max(1e-6, gap + transfer.during - SETUP_SECONDS)
+            size = transfer.size + transfer.ahead
+            self._all.add(size, seconds)
+            self._into.setdefault(transfer.decode, Bandwidth()).add(size, seconds)
+        return gap
+
+    def dropped(self, key: Hashable) -> None:
+        """It failed or was cancelled. Nothing happens when it is not known."""
+        self._strike(key)
+
+    def removed(self, id: str) -> None:
+        """An engine is gone."""
+        self._into.pop(id, None)
+
+    def _strike(self, key: Hashable) -> _Transfer | None:
+        transfer = self._under_way.pop(key, None)
+        if transfer is not None:
+            _less(self._sending, transfer.prefill, transfer.size)
+            _less(self._receiving, transfer.decode, transfer.size)
+        return transfer
+
+
+def _less(sizes: dict[str, float], id: str, size: float) -> None:
+    left = sizes[id] - size
+    if left > 0.5:
+        sizes[id] = left
+    else:
+        del sizes[id]

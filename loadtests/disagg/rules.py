@@ -1,0 +1,64 @@
+"""What other gateways do: always a handover, or from a fixed number of uncached tokens on.
+
+They place by the same costs as ours does, under the same scheduling: what differs is the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.disagg.decider import Prices
+from gateway.disagg.links import Links
+from gateway.disagg.placing import HandoverPlacing
+from gateway.types import Role
+from policies.base import Candidate, RouteRequest
+from policies.prefix_affinity import PrefixAffinityParams
+
+_RULED_OUT = 1e6
+"""Seconds: more than anything costs."""
+
+
+class FixedThreshold(HandoverPlacing):
+    """
+    Args:
+        threshold: tokens that no decode engine holds, from which on there is a handover; 0 makes
+            it always.
+    """
+
+    def __init__(
+        self,
+        params: PrefixAffinityParams,
+        roles: Mapping[str, Role],
+        links: Links,
+        threshold: int,
+    ) -> None:
+        super().__init__(params, roles, links)
+        self._threshold = threshold
+
+    def costs(
+        self,
+        request: RouteRequest,
+        candidates: Sequence[Candidate],
+        queues: Sequence[float],
+        theta: float,
+    ) -> tuple[list[float], list[float]]:
+        costs, company = super().costs(request, candidates, queues, theta)
+        held = request.match.tokens
+        most = max((held.get(each.id, 0.0) for each in self.generating(candidates)), default=0.0)
+        remote = request.prompt_tokens - most >= self._threshold
+        computes = {each.id for each in candidates} - {
+            each.id for each in self.generating(candidates)
+        }
+        for place, each in enumerate(candidates):
+            if (each.id in computes) is not remote:
+                costs[place] += _RULED_OUT
+        return costs, company
+
+    def prices(
+        self, request: RouteRequest, candidates: Sequence[Candidate], theta: float
+    ) -> Prices:
+        """A fixed rule sorts prompts by itself."""
+        weights = self._weights
+        return Prices(theta=theta, eta=weights.eta, spoil=0.0, omega=weights.omega)
+
+

@@ -1,0 +1,106 @@
+"""What is compared: never a handover, always one, from a fixed size on, and where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.config import Scheduling
+from gateway.disagg.links import Links
+from gateway.disagg.placing import HandoverPlacing
+from gateway.types import Role
+from loadtests.disagg.fleet import RoleFleet, ratio
+from loadtests.disagg.gateway import RoleGateway
+from loadtests.disagg.rules import FixedThreshold
+from loadtests.disagg.tally import Tally
+from loadtests.replay import arm
+from loadtests.replay.arm import Arm
+from loadtests.replay.fleet import Fleet
+from loadtests.replay.player import Front
+from loadtests.replay.trace import Trace
+from loadtests.sim.engine import Engine
+from loadtests.sim.network import GBPS, Network
+from loadtests.sim.timeline import Timeline
+from policies.prefix_affinity import PrefixAffinityParams
+
+POLICY = "prefix_affinity"
+
+
+@dataclass(slots=True, frozen=True)
+class Way:
+    """
+    Attributes:
+        prefill: how many of the engines are prefill engines; 0 for none, and no handovers.
+        chunk: token budget of a step of the others.
+        threshold: tokens from which on there is a handover, 0 for always; None where it pays.
+    """
+
+    prefill: int
+    chunk: int
+    threshold: int | None = None
+
+    @property
+    def name(self) -> str:
+        if not self.prefill:
+            return f"never, chunk {self.chunk}"
+        match self.threshold:
+            case None:
+                rule = "ours"
+            case 0:
+                rule = "always"
+            case tokens:
+                rule = f"from {tokens:,} on"
+        return rule
+
+    def fleet(self, engines: Fleet) -> RoleFleet:
+        roles = ratio(self.prefill, len(engines.speeds))
+        return RoleFleet(engines.profile, engines.speeds, roles=roles, chunk=self.chunk)
+
+    def arm(self, pace: float) -> Arm:
+        """
+        Args:
+            pace: seconds per output token that answers are to keep to.
+        """
+        return arm.find(f"{POLICY}?scheduling.pace={pace}", Scheduling())
+
+    def placing(self, roles: dict[str, Role], links: Links) -> HandoverPlacing:
+        params = PrefixAffinityParams()
+        if self.threshold is None or not self.prefill:
+            return HandoverPlacing(params, roles, links)
+        return FixedThreshold(params, roles, links, self.threshold)
+
+
+@dataclass(slots=True, frozen=True)
+class Wire:
+    """The network, and whether the connector sends each layer as soon as it is computed."""
+
+    gbps: float = 100.0
+    pushed: bool = False
+
+
+def front(
+    engines: Sequence[Engine],
+    arm: Arm,
+    trace: Trace,
+    timeline: Timeline,
+    *,
+    way: Way,
+    wire: Wire,
+    tally: Tally,
+) -> Front:
+    return RoleGateway(
+        engines,
+        arm,
+        trace,
+        timeline,
+        roles=ratio(way.prefill, len(engines)),
+        network=Network(wire.gbps * GBPS),
+        placing=way.placing,
+        pushed=wire.pushed,
+        tally=tally,
+    )
+
+
+def fronts(way: Way, wire: Wire, tally: Tally) -> partial[Front]:
+    return partial(front, way=way, wire=wire, tally=tally)
