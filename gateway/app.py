@@ -72,7 +72,7 @@ from gateway.telemetry.lines import LineLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
 from gateway.tls import ServerCertificate
-from gateway.types import Clock
+from gateway.types import Clock, Role
 from policies.base import Policy
 from policies.registry import build
 
@@ -342,6 +342,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._say_protocols()
         self._ticker = asyncio.create_task(self._tick())
         for log in self.logs:
             log.start()
@@ -374,6 +375,15 @@ class Gateway:
                 await self.replication.stop()
             for log in self.logs:
                 log.close()
+
+    def _say_protocols(self) -> None:
+        """Log how caches are handed over, where any are."""
+        for role in (Role.PREFILL, Role.DECODE):
+            backends = [backend for backend in self.fleet if backend.role is role]
+            spoken = {connector.name for each in backends if (connector := self.pairs.speaks(each))}
+            if spoken:
+                names = ", ".join(sorted(spoken))
+                logger.info("%d %s engines hand caches over by %s", len(backends), role, names)
 
     async def _tick(self) -> None:
         """Everything that only time can end: overdue tickets, silent backends, idle connections."""

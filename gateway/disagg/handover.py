@@ -9,7 +9,7 @@ from math import inf
 from gateway.disagg.connector import Connector, Leg, Pairing
 from gateway.disagg.prefill_leg import PrefillLeg
 from gateway.fleet.time_limits import TimeLimits
-from gateway.fleet.upstream import Upstream
+from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
 from gateway.scheduling.lease import Lease
 from gateway.types import Clock
 
@@ -34,6 +34,11 @@ class HandoverFailed(Exception):
         self.cause = cause
 
 
+class Stale(Exception):
+    """A kept connection was closed just as it was taken. What was sent on it must not be sent again
+    as it was."""
+
+
 class Handover:
     """Made with both leases, ended once with `end`, on every path. Its pairing is used for one
     decode leg and never again, whatever becomes of it.
@@ -44,6 +49,7 @@ class Handover:
     Args:
         body: the client's, as it is for the decode engine.
         decode_id: the decode engine.
+        fresh: no kept connections are used: one of them was closed before.
         lease: at the prefill engine; given back here.
         on_over: told once, when the prefill leg is over or given up: whether its answer came.
         on_left: told when the prefill engine holds what nobody will fetch; False when it may well
@@ -70,6 +76,7 @@ class Handover:
         "connector",
         "decode_id",
         "ended",
+        "fresh",
         "lease",
         "leg",
         "pairing",
@@ -88,6 +95,7 @@ class Handover:
         lease: Lease,
         clock: Clock,
         *,
+        fresh: bool,
         on_over: Callable[[Handover, bool], None],
         on_left: Callable[[Handover, bool], None],
     ) -> None:
@@ -95,6 +103,7 @@ class Handover:
         self.pairing = pairing
         self.body = body
         self.decode_id = decode_id
+        self.fresh = fresh
         self.lease = lease
         self.leg = _NO_LEG
         self.answer: bytes | None = None
@@ -126,29 +135,29 @@ class Handover:
         body: bytes,
         limits: TimeLimits,
         ends_at: float,
-    ) -> asyncio.Task[None]:
-        """Send the prefill leg, on a connection of its own: one that was idle may be closed just
-        as it is taken, and then what was sent on it could not be sent again.
-
-        Returns:
-            Ends with the answer. Raises UpstreamFailure, LegRefused or OutOfDescriptors.
-        """
+    ) -> None:
+        """Send the prefill leg. Its `task` ends with the answer, or raises UpstreamFailure,
+        LegRefused, Stale or OutOfDescriptors."""
         task = self.task = asyncio.create_task(self._run(upstream, head, body, limits, ends_at))
         # Where both legs are sent at once, nobody may be left to ask.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
 
     async def _run(
         self, upstream: Upstream, head: bytes, body: bytes, limits: TimeLimits, ends_at: float
     ) -> None:
         served = False
         try:
-            left = max(0.0, ends_at - self._clock())
-            connection = await upstream.dial(min(limits.connect, left))
+            connection = None if self.fresh else upstream.idle()
+            if connection is None:
+                left = max(0.0, ends_at - self._clock())
+                connection = await upstream.dial(min(limits.connect, left))
             leg = self._leg = PrefillLeg(needed=not self.connector.concurrent)
             leg.carry(connection)
             connection.send(head, body, leg, limits, ends_at=ends_at)
-            self.answer = await leg.done
+            try:
+                self.answer = await leg.done
+            except UpstreamFailure as failure:
+                raise Stale if is_stale(failure, connection) else failure from None
             served = True
             if not self.connector.concurrent:
                 self.prefilled_at = self._clock()
@@ -224,3 +233,8 @@ class Handover:
                 self._leg.cancel()
                 if self.connector.concurrent:
                     self._on_left(self, False)
+
+
+def is_stale(failure: UpstreamFailure, connection: Connection) -> bool:
+    """Whether a failure shows no more than that a kept connection had been closed."""
+    return failure.kind is FailureKind.RESET and connection.reused

@@ -43,12 +43,14 @@ class Tries(msgspec.Struct):
     """Attributes:
     made: handovers begun.
     failed: prefill engines that failed it.
+    stale: a kept connection was closed just as it was taken for one of them.
     last, cause: how the last of them did.
     fallback: why it is served by one engine; None while it need not be.
     """
 
     made: int = 0
     failed: tuple[str, ...] = ()
+    stale: bool = False
     last: Fallback | None = None
     cause: BaseException | None = None
     fallback: Fallback | None = None

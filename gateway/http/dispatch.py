@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from math import inf
 
-from gateway.disagg.handover import Handover, HandoverFailed
+from gateway.disagg.handover import Handover, HandoverFailed, Stale
 from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.upstream import (
@@ -156,8 +156,7 @@ class Dispatcher:
         upstream = self._upstreams[backend.id]
         head_only = context.scope["method"] == "HEAD"
         handover = context.handover
-        # What goes with a handover is sent once, and an idle connection may just be closing.
-        connection = upstream.idle() if handover is None else None
+        connection = None if handover is not None and handover.fresh else upstream.idle()
         limits, ends_at = context.limits, context.ends_at
         while True:
             if connection is None:
@@ -195,6 +194,8 @@ class Dispatcher:
                 # late that the request may have been seen, it must be one that may run twice.
                 if failure.kind is not FailureKind.RESET or not connection.reused:
                     raise
+                if handover is not None:  # what goes with one is sent once
+                    raise HandoverFailed(Stale()) from None
                 late = self._clock() - sent_at > STALE
                 if late and not context.dialect.ends_with_marker:
                     raise

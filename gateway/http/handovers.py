@@ -12,7 +12,7 @@ from math import inf
 
 from gateway.config import Timeouts
 from gateway.disagg.connector import NoTransfer
-from gateway.disagg.handover import HandoverFailed
+from gateway.disagg.handover import HandoverFailed, Stale
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import Fallback
 from gateway.disagg.prefill_leg import LegRefused
@@ -190,7 +190,7 @@ class Handovers:
                 lease.prefill_due = self._clock()
                 context.limits = self._limits.of(pool.model, WorkClass.DECODE)
             handover.make_leg()
-        except (UpstreamFailure, LegRefused, OutOfDescriptors, NoTransfer) as failure:
+        except (UpstreamFailure, LegRefused, Stale, OutOfDescriptors, NoTransfer) as failure:
             raise HandoverFailed(failure) from None
         if handover.leg.final and record.stream:
             # One token and its end: not worth making a stream of.
@@ -219,7 +219,9 @@ class Handovers:
         context.handover = None
         if isinstance(cause, LegRefused) and cause.status in _ITS_OWN:
             return cause
-        if cause is not None:
+        if isinstance(cause, Stale):
+            tries.stale = True
+        elif cause is not None:
             tries.failed += (handover.prefill_id,)
             tries.cause = cause
         why = _fallback_for(cause)

@@ -111,6 +111,7 @@ class PrefillLegs:
             decode.backend_id,
             lease,
             self._clock,
+            fresh=context.tries is not None and context.tries.stale,
             on_over=over,
             on_left=lambda left, held: self._release(context, left, held=held),
         )
@@ -125,7 +126,7 @@ class PrefillLegs:
 
         Raises:
             ClientGone: the client left. The engine then sees that nobody is listening.
-            UpstreamFailure, LegRefused, OutOfDescriptors
+            UpstreamFailure, LegRefused, Stale, OutOfDescriptors
         """
         context.phase = "prefill"
         task = handover.task
