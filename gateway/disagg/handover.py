@@ -224,14 +224,12 @@ class Handover:
                 and not (self.taken or self.answered or useless)
             ):
                 self._on_left(self, True)
-        elif self.taken and self._leg is not None:
-            self._leg.close()
         else:
             task.cancel()
             self.prefill_over(served=False)
             if self._leg is not None:
                 self._leg.cancel()
-                if self.connector.concurrent:
+                if self.connector.concurrent and not (self.taken or self.answered):
                     self._on_left(self, False)
 
 

@@ -81,11 +81,6 @@ class PrefillLeg:
         self._abort()
         self.done.cancel()
 
-    def close(self) -> None:
-        """Nobody wants the answer any more, which may come to its end."""
-        if self._connection is not None and self._tail is None:
-            self._tail = asyncio.get_running_loop().call_later(TAIL, self.cancel)
-
     # Sink
 
     def on_head(self, status: int, headers: Headers, first: bytes) -> None:
@@ -133,7 +128,8 @@ class PrefillLeg:
             body = b"".join(self._parts)
             if _is_whole(body):
                 self._settle(body)
-                self.close()
+                if self._connection is not None:
+                    self._tail = asyncio.get_running_loop().call_later(TAIL, self.cancel)
 
     def _settle(self, body: bytes) -> None:
         self._parts = []
