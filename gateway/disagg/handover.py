@@ -61,7 +61,7 @@ class Handover:
         sent: the decode leg went out.
         leg: the decode leg, once it is made.
         taken: the decode engine has shown that it has what was handed over.
-        answered: it has answered, whatever that was: it sees to what the other one holds.
+        answered: it answers the request, and so sees to what the other one holds.
     """
 
     __slots__ = (
@@ -214,23 +214,22 @@ class Handover:
         if self.ended:
             return
         self.ended = True
-        task = self.task
+        task, leg = self.task, self._leg
+        fetched = self.taken or self.answered
         if task is None:
             self.prefill_over(served=False)
         elif task.done():
-            if (
-                not task.cancelled()
-                and task.exception() is None
-                and not (self.taken or self.answered or useless)
-            ):
+            served = not task.cancelled() and task.exception() is None
+            if served and not (fetched or useless):
                 self._on_left(self, True)
         else:
             task.cancel()
             self.prefill_over(served=False)
-            if self._leg is not None:
-                self._leg.cancel()
-                if self.connector.concurrent and not (self.taken or self.answered):
-                    self._on_left(self, False)
+            if leg is not None:
+                leg.cancel()
+                computed = 200 <= leg.status < 300
+                if not fetched and (computed or self.connector.concurrent):
+                    self._on_left(self, computed)
 
 
 def is_stale(failure: UpstreamFailure, connection: Connection) -> bool:

@@ -136,7 +136,7 @@ class Dispatcher:
             self._verdicts.ended(context, lease, failure)
             return failure
         finally:
-            if handover is not None and relay.status:
+            if handover is not None and 200 <= relay.status < 400:
                 handover.answered = True
         self._verdicts.ended(context, lease, relay.failure)
         return None
