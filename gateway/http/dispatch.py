@@ -170,9 +170,9 @@ class Dispatcher:
                 body = with_priority(context, context.body, backend)
                 head = request_head(context, backend, len(body), upstream.access.authorization)
             else:
-                if self._clock() > handover.send_before:
+                if handover.failure is not None or self._clock() > handover.send_before:
                     upstream.park(connection)
-                    raise HandoverFailed(None)
+                    raise HandoverFailed(handover.failure)
                 body, head = (
                     handover.leg.body,
                     leg_head(context, backend, upstream.access, handover),

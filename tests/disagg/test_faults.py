@@ -93,6 +93,12 @@ def test_done4_a_leg_fails(fleet: Fleet, row: Row) -> None:
     engine = (pools.prefills if row.leg == "prefill" else pools.decodes)[0]
     if row.when == "before":
         engine.next(**before_head(row.fault))
+        if row.fault is Fault.RESET:
+            # On a kept connection the first one shows no more than that it had been closed. Then
+            # the prompt that nobody fetched is released, with some protocols at this engine.
+            released = row.leg == "decode" and pools.protocol in ("nixl_pull", "mooncake")
+            for _ in range(2 if released else 1):
+                engine.next(**before_head(row.fault))
     elif row.leg == "prefill":
         engine.next(**after_head(row.fault, streams=False))
     else:
