@@ -60,5 +60,3 @@ class FixedThreshold(HandoverPlacing):
         """A fixed rule sorts prompts by itself."""
         weights = self._weights
         return Prices(theta=theta, eta=weights.eta, spoil=0.0, omega=weights.omega)
-
-
