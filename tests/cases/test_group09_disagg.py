@@ -53,7 +53,11 @@ LENGTHS: list[tuple[Route, dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("route", "given"), LENGTHS, ids=str)
+@pytest.mark.parametrize(
+    ("route", "given"),
+    LENGTHS,
+    ids=lambda part: part.name if isinstance(part, Route) else "+".join(part) or "none",
+)
 def test_p01_the_prefill_leg_is_capped_and_the_decode_leg_is_not(
     site: Site, route: Route, given: dict[str, int]
 ) -> None:
