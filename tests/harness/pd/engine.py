@@ -273,7 +273,7 @@ class PdEngine(FakeBackend):
         the prefill engine is told not to keep them."""
         params = leg.body.get("kv_transfer_params") or {}
         prefill = self.fabric.prefill(params.get("remote_engine_id"))
-        key = str(params.get("transfer_id") or params.get("remote_request_id"))
+        key = str(params.get("remote_request_id") or params.get("transfer_id"))
         if prefill is None:
             return None
         prefill.kv.unwanted.add(key)
