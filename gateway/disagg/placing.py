@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -105,6 +106,22 @@ class HandoverPlacing(PrefixAffinity):
         prices = self.prices(request, [chosen], self._price)
         sites = self._sites(request, candidates, prices)
         return self._placement(request, chosen, sites, prices)
+
+    def explain(
+        self, request: RouteRequest, candidates: Sequence[Candidate]
+    ) -> list[dict[str, float]]:
+        """The terms of each candidate's best placement, at the price of the last choice."""
+        prices = self.prices(request, candidates, self._price)
+        prices = replace(prices, spoil=self.weights.spoil)
+        sites = self._sites(request, candidates, prices)
+        placements = [self._placement(request, each, sites, prices) for each in candidates]
+        matched = request.match.tokens
+        return [
+            {"matched_tokens": matched.get(each.prefill, 0.0)}
+            | msgspec.structs.asdict(each.terms)
+            | {"total": each.terms.total}
+            for each in placements
+        ]
 
     def placed(self, request: RouteRequest, candidate: Candidate) -> None:
         super().placed(request, candidate)

@@ -100,3 +100,16 @@ def test_unified_engines_are_placed_as_ever() -> None:
     policy = placing(roles)
     assert policy.choose(asked, [View("a"), View("b")]).backend == "b"
     assert not policy.pair(asked, View("b"), [View("a"), View("b")]).is_remote
+
+
+def test_explains_every_term_of_what_it_would_do() -> None:
+    policy, engines = busy(placing()), fleet()
+    asked = request(tokens=40_000, held={"d1": 8_000}, now=300.0)
+    scores = policy.choose(asked, engines).scores
+    told = policy.explain(asked, engines)
+    assert [terms["total"] for terms in told] == pytest.approx(list(scores))
+    assert told[1]["matched_tokens"] == 8_000
+    for terms in told:
+        parts = [terms[name] for name in terms if name not in ("total", "matched_tokens")]
+        assert terms["total"] == pytest.approx(sum(parts))
+    assert told[0]["transfer"] > 0.0 == told[1]["transfer"]
