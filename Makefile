@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test redis fuzz lint bench bench-hop test-engines agreement replay replay-ablations chaos replicas clean
+.PHONY: install demo test redis fuzz lint bench bench-hop test-engines agreement replay replay-ablations replay-disagg chaos replicas clean
 
 install: $(STAMP)
 
@@ -70,6 +70,12 @@ ABLATION ?= all
 replay-ablations: install
 	$(BIN)/python -m loadtests.suite.ablation $(ABLATION) --page docs/ablations.md \
 		$(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+# Handovers between prefill and decode engines against none, about four hours on two cores; with
+# Mooncake's traces: make replay-disagg TRACES=DIR. In minutes, and less exactly:
+# make replay-disagg TRACES=DIR ARGS="--seconds 900 --gbps 100 --ratio 3"
+replay-disagg: install
+	$(BIN)/python -m loadtests.disagg $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
 # 50,000 requests while engines are killed, hung, slowed and cut off, a few minutes. One of four
 # engines killed under steady load: make chaos ARGS="--scenario kill"

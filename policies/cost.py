@@ -39,12 +39,16 @@ def prefill_seconds(candidate: Candidate, prompt_tokens: float, matched_tokens: 
 def beside_streams(candidate: Candidate) -> float:
     """Seconds by which a prompt token takes longer because each step decodes too: one token of
     every stream for a chunk of the prompt."""
-    step = (
+    return step_seconds(candidate) / candidate.chunk_tokens
+
+
+def step_seconds(candidate: Candidate) -> float:
+    """A decode step of the streams that run there."""
+    return (
         candidate.step_seconds
         + candidate.stream_seconds * candidate.decoding
         + candidate.context_seconds * candidate.context_tokens
     )
-    return step / candidate.chunk_tokens
 
 
 def service_seconds(candidate: Candidate, prompt_tokens: float, output_tokens: float) -> float:

@@ -63,6 +63,7 @@ class Terms(msgspec.Struct, frozen=True):
         landing: prefill at the decode engine that the last step waits for.
         decode: the request's own, and the slow-down that it brings to others.
         memory: steep from 95 % of the KV cache on, of either engine.
+        hosting: what later prefills do to its answer, at an engine that is there for prefills.
     """
 
     queue: float
@@ -74,6 +75,7 @@ class Terms(msgspec.Struct, frozen=True):
     landing: float
     decode: float
     memory: float
+    hosting: float = 0.0
 
     @property
     def ttft(self) -> float:
@@ -82,9 +84,8 @@ class Terms(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        return (
-            self.ttft + self.price + self.blocking + self.streams + self.decode + self.memory
-        )
+        for_others = self.price + self.blocking + self.streams
+        return self.ttft + for_others + self.decode + self.memory + self.hosting
 
 
 class Placement(msgspec.Struct, frozen=True):

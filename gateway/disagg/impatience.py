@@ -9,22 +9,14 @@ wait, and others that mostly get short ones, which cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from gateway.types import Role
 from policies.congestion import WINDOW, Decayed
 
 
 class Impatience:
-    """Per role, what the requests that came to its engines of late were in a hurry.
+    """Per engine, how much of a hurry the requests that came there of late were in."""
 
-    Args:
-        roles: of each engine, by id.
-    """
-
-    def __init__(self, roles: Mapping[str, Role]) -> None:
-        self._roles = roles
-        self._hurry = {role: Decayed() for role in Role}
+    def __init__(self) -> None:
+        self._hurry: dict[str, Decayed] = {}
 
     def add(self, id: str, now: float, patience: float) -> None:
         """Count a request that is sent to an engine.
@@ -32,10 +24,11 @@ class Impatience:
         Args:
             patience: seconds from its arrival to when its first token is due.
         """
-        self._hurry[self._roles[id]].add(now, 1.0 / max(patience, 1e-3))
+        if id not in self._hurry:
+            self._hurry[id] = Decayed()
+        self._hurry[id].add(now, 1.0 / patience)
 
-    def at(self, now: float, engines: Iterable[str]) -> dict[str, float]:
-        """For each engine, requests per second that come there, each divided by its patience."""
-        roles = [(id, self._roles[id]) for id in engines]
-        counts = {role: sum(each is role for _, each in roles) for role in Role}
-        return {id: self._hurry[role].at(now) / (WINDOW * counts[role]) for id, role in roles}
+    def at(self, id: str, now: float) -> float:
+        """Requests per second that come to an engine, each divided by its patience."""
+        hurry = self._hurry.get(id)
+        return 0.0 if hurry is None else hurry.at(now) / WINDOW

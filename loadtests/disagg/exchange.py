@@ -41,7 +41,7 @@ class RoleExchange(Exchange):
         facts = msgspec.structs.replace(self._ticket.request, now=gateway.time())
         placement = gateway.pair(facts, lease.backend_id)
         gateway.tally.placed(placement)
-        if not placement.is_remote:
+        if placement is None or not placement.is_remote:
             super()._granted(lease)
             return
         generates, request = placement.decode, self._request
@@ -118,7 +118,7 @@ class RoleExchange(Exchange):
             return
         if self._result.first is None:
             self.on_first_token(now)
-        gateway, result, lease = self._roles, self._result, self._lease
+        result, lease = self._result, self._lease
         result.last = now
         result.cached_tokens = cached = handover.prefill_leg.cached_tokens
         timing = self._engine.profile.timing

@@ -22,8 +22,10 @@ from loadtests.sim.network import Network
 from loadtests.sim.sequence import Request
 from loadtests.sim.timeline import Timeline
 from policies.base import RouteRequest
+from policies.prefix_affinity import PrefixAffinity
 
-MakePlacing = Callable[[dict[str, Role], Links], HandoverPlacing]
+MakePlacing = Callable[[dict[str, Role], Links, float | None], PrefixAffinity]
+"""For these roles, with the network as it is known, and the pace of answers."""
 
 
 class RoleGateway(VirtualGateway):
@@ -52,7 +54,9 @@ class RoleGateway(VirtualGateway):
         self.kv_bytes = engines[0].profile.memory.kv_bytes_per_token
         self.links = Links(self.kv_bytes, layer_wise=pushed)
         self._placing = placing(
-            {f"engine-{place}": role for place, role in enumerate(roles)}, self.links
+            {f"engine-{place}": role for place, role in enumerate(roles)},
+            self.links,
+            arm.scheduling.pace,
         )
         super().__init__(engines, self._placing, arm.scheduling, trace, timeline, arm.knowledge)
         self.tally = tally
@@ -68,8 +72,10 @@ class RoleGateway(VirtualGateway):
     def load(self, id: str) -> BackendLoad:
         return self._loads[id]
 
-    def pair(self, facts: RouteRequest, chosen: str) -> Placement:
-        """How the engine that was chosen for a request is used."""
+    def pair(self, facts: RouteRequest, chosen: str) -> Placement | None:
+        """How the engine that was chosen for a request is used; None without any with a role."""
+        if not isinstance(self._placing, HandoverPlacing):
+            return None
         return self._placing.pair(facts, self._loads[chosen], self.pool.backends)
 
     def hand_over(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.disagg.decider import Prices
+from gateway.disagg.decider import Placement, Prices
 from gateway.disagg.links import Links
 from gateway.disagg.placing import HandoverPlacing
 from gateway.types import Role
@@ -31,8 +31,9 @@ class FixedThreshold(HandoverPlacing):
         roles: Mapping[str, Role],
         links: Links,
         threshold: int,
+        pace: float | None = None,
     ) -> None:
-        super().__init__(params, roles, links)
+        super().__init__(params, roles, links, pace)
         self._threshold = threshold
 
     def costs(
@@ -44,21 +45,21 @@ class FixedThreshold(HandoverPlacing):
     ) -> tuple[list[float], list[float]]:
         costs, company = super().costs(request, candidates, queues, theta)
         held = request.match.tokens
-        most = max((held.get(each.id, 0.0) for each in self.generating(candidates)), default=0.0)
+        elsewhere = [each.id for each in candidates if not self.computes_for_others(each.id)]
+        most = max((held.get(id, 0.0) for id in elsewhere), default=0.0)
         remote = request.prompt_tokens - most >= self._threshold
-        computes = {each.id for each in candidates} - {
-            each.id for each in self.generating(candidates)
-        }
         for place, each in enumerate(candidates):
-            if (each.id in computes) is not remote:
+            if self.computes_for_others(each.id) is not remote:
                 costs[place] += _RULED_OUT
         return costs, company
+
+    def prefers(self, remote: Placement, local: Placement) -> bool:
+        """What comes to a prefill engine is handed over, whatever it costs."""
+        return True
 
     def prices(
         self, request: RouteRequest, candidates: Sequence[Candidate], theta: float
     ) -> Prices:
         """A fixed rule sorts prompts by itself."""
-        weights = self._weights
+        weights = self.weights
         return Prices(theta=theta, eta=weights.eta, spoil=0.0, omega=weights.omega)
-
-

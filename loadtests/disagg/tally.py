@@ -18,9 +18,9 @@ class Tally:
     def __init__(self) -> None:
         self.requests = self.remote = self.tokens = self.lost = 0
 
-    def placed(self, placement: Placement) -> None:
+    def placed(self, placement: Placement | None) -> None:
         self.requests += 1
-        self.remote += placement.is_remote
+        self.remote += placement is not None and placement.is_remote
 
     def moved(self, handover: Handover) -> None:
         self.tokens += handover.moved

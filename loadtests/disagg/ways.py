@@ -22,7 +22,7 @@ from loadtests.replay.trace import Trace
 from loadtests.sim.engine import Engine
 from loadtests.sim.network import GBPS, Network
 from loadtests.sim.timeline import Timeline
-from policies.prefix_affinity import PrefixAffinityParams
+from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
 
 POLICY = "prefix_affinity"
 
@@ -64,11 +64,13 @@ class Way:
         """
         return arm.find(f"{POLICY}?scheduling.pace={pace}", Scheduling())
 
-    def placing(self, roles: dict[str, Role], links: Links) -> HandoverPlacing:
+    def placing(self, roles: dict[str, Role], links: Links, pace: float | None) -> PrefixAffinity:
         params = PrefixAffinityParams()
-        if self.threshold is None or not self.prefill:
-            return HandoverPlacing(params, roles, links)
-        return FixedThreshold(params, roles, links, self.threshold)
+        if not self.prefill:
+            return PrefixAffinity(params)
+        if self.threshold is None:
+            return HandoverPlacing(params, roles, links, pace)
+        return FixedThreshold(params, roles, links, self.threshold, pace)
 
 
 @dataclass(slots=True, frozen=True)

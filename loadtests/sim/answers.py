@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.http.client import DirectClient, Headers
-from loadtests.sim.calls import Call
+from loadtests.sim.calls import ApiError, Call
 from loadtests.sim.metrics import LENGTH, STOP, EngineMetrics
 from loadtests.sim.sequence import Sequence
 
@@ -128,6 +128,8 @@ class Answer:
 
     Attributes:
         done: set when nothing is left to write.
+        members, choice_members: further ones of an answer that is not streamed, and of its choices.
+        on_computed: told of the sequence that has ended, before the answer is.
     """
 
     def __init__(
@@ -142,6 +144,9 @@ class Answer:
         self.metrics = metrics
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.choices: list[Choice] = []
+        self.members: dict[str, Any] = {}
+        self.choice_members: dict[str, Any] = {}
+        self.on_computed: Callable[[Sequence, float], None] | None = None
         self._call = call
         self._shape = shape
         self._client = client
@@ -170,6 +175,8 @@ class Answer:
 
     def ended(self, choice: Choice, now: float) -> None:
         self.metrics.ended(choice.sequence, now, self._reason)
+        if self.on_computed is not None:
+            self.on_computed(choice.sequence, now)
         self._left -= 1
         if self._left:
             return
@@ -178,8 +185,22 @@ class Answer:
                 self._client.write(_event({**self._head, "choices": [], "usage": self._usage()}))
             self._client.write(_DONE)
         else:
-            body = encode({**self._head, "choices": self._texts(), "usage": self._usage()})
+            whole = {"choices": self._texts(), "usage": self._usage(), **self.members}
+            body = encode({**self._head, **whole})
             self._client.start(200, JSON, len(body))
+            self._client.write(body)
+        self._client.end()
+        self.leave()
+
+    def fail(self, error: ApiError) -> None:
+        """Nothing comes of it."""
+        if self.done.done():
+            return
+        if self._call.stream:
+            self._client.write(_event(error.body()) + _DONE)
+        else:
+            body = encode(error.body())
+            self._client.start(error.status, JSON, len(body))
             self._client.write(body)
         self._client.end()
         self.leave()
@@ -209,6 +230,7 @@ class Answer:
                 "logprobs": None,
                 "finish_reason": self._reason,
                 "stop_reason": None,
+                **self.choice_members,
             }
             for choice in self.choices
         ]

@@ -60,6 +60,8 @@ class ChatBody(GenerateBody):
     tools: msgspec.Raw = msgspec.Raw()
     max_completion_tokens: int | None = None
     add_generation_prompt: bool = True
+    prompt_token_ids: list[int] | None = None
+    """TensorRT-LLM's, in place of what the messages make."""
 
 
 class CompletionBody(GenerateBody):
@@ -154,7 +156,10 @@ class Reader:
         body = _decode(data, ChatBody)
         if not body.messages:
             raise ApiError("messages must not be empty", param="messages")
-        prompt = _render(body.messages, body.tools, body.add_generation_prompt)
+        if body.prompt_token_ids is None:
+            prompt = _render(body.messages, body.tools, body.add_generation_prompt)
+        else:
+            prompt = _pack(body.prompt_token_ids, "prompt_token_ids")
         limit = body.max_completion_tokens
         return self._call(body, [prompt], body.max_tokens if limit is None else limit)
 

@@ -6,12 +6,19 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.config import ConfigError
+from gateway.types import Role
 from loadtests.sim import profile as profiles
+from loadtests.sim.legs import Protocol
+from loadtests.sim.network import GBPS
 from loadtests.sim.profile import Profile
+
+if TYPE_CHECKING:
+    from loadtests.sim.half import HalfOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +59,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=256,
         help="length of an answer that the client does not limit (default 256)",
     )
+    add("--role", choices=["unified", "prefill", "decode"], default="unified", help="in a pair")
+    add("--pd", choices=list(Protocol), help="how prefill and decode engines hand caches over")
+    add("--link-gbps", type=_positive, default=100.0, help="between engines (default 100 Gbit/s)")
+    add("--overlap-transfer", action="store_true", help="send each layer once it is computed")
+    add("--kv-lease", type=_positive, help="seconds a prefill is kept to be fetched (default 30)")
+    add(
+        "--pd-timeout",
+        type=_positive,
+        default=300.0,
+        help="seconds that one half waits for the other (default 300)",
+    )
+    add(
+        "--kv-load-failure-policy",
+        choices=["fail", "recompute"],
+        default="fail",
+        help="what a decode engine does with a cache that cannot be read (default fail)",
+    )
     add("--seed", type=int, default=0, help="of the answers' texts (default 0)")
 
 
@@ -73,10 +97,31 @@ def run(arguments: argparse.Namespace) -> int:
         answer_tokens=arguments.answer_tokens,
         show_cached=not arguments.no_prompt_tokens_details,
         seed=arguments.seed,
+        half=_half(arguments),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(profile, options, arguments.host, arguments.port))
     return 0
+
+
+def _half(arguments: argparse.Namespace) -> HalfOptions | None:
+    from loadtests.sim.half import HalfOptions
+
+    role = Role(arguments.role)
+    if (role is Role.UNIFIED) is not (arguments.pd is None):
+        raise ConfigError("--role prefill or decode and --pd go together")
+    if role is Role.UNIFIED:
+        return None
+    return HalfOptions(
+        role,
+        Protocol(arguments.pd),
+        arguments.host,
+        arguments.port,
+        link=arguments.link_gbps * GBPS,
+        patience=arguments.pd_timeout,
+        recompute=arguments.kv_load_failure_policy == "recompute",
+        overlaps=arguments.overlap_transfer,
+    )
 
 
 def profile_from(arguments: argparse.Namespace) -> Profile:
@@ -93,6 +138,7 @@ def profile_from(arguments: argparse.Namespace) -> Profile:
         "max_num_batched_tokens",
         "max_num_seqs",
         "long_prefill_token_threshold",
+        "kv_lease",
     )
     changes = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if "max_model_len" not in changes:

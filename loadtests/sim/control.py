@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,11 +22,16 @@ VERSION = "0.33.0"
 
 
 def control_app(
-    engine: Engine, reader: Reader, metrics: EngineMetrics, load: Callable[[], int]
+    engine: Engine,
+    reader: Reader,
+    metrics: EngineMetrics,
+    load: Callable[[], int],
+    further: Sequence[Route] = (),
 ) -> Starlette:
     """
     Args:
         load: how many requests are being answered.
+        further: routes.
     """
     cards = _model_cards(reader.models, reader.max_model_len)
 
@@ -75,6 +80,7 @@ def control_app(
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             Route("/reset_prefix_cache", reset, methods=["POST"]),
+            *further,
         ],
         exception_handlers={ApiError: refused, 404: not_found},
     )

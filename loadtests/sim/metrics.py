@@ -91,15 +91,19 @@ class EngineMetrics:
             ("prompt_tokens_cached", "Of those, found in the cache.", counters.cached_tokens),
             ("generation_tokens", "Tokens generated.", counters.generated_tokens),
             ("num_preemptions", "Requests put back to wait.", counters.preemptions),
+            ("external_prefix_cache_hits", "Tokens other engines sent.", counters.received_tokens),
+            ("nixl_num_kv_expired_reqs", "Prompts that nobody fetched.", counters.expired),
         ):
             yield self._counter(name, help_text, {(): value})
         yield self._counter(
             "prompt_tokens_by_source",
             "Prompt tokens by where their KV came from.",
             {
-                ("local_compute",): counters.prompt_tokens - counters.cached_tokens,
+                ("local_compute",): counters.prompt_tokens
+                - counters.cached_tokens
+                - counters.received_tokens,
                 ("local_cache_hit",): counters.cached_tokens,
-                ("external_kv_transfer",): 0,
+                ("external_kv_transfer",): counters.received_tokens,
             },
             ("source",),
         )

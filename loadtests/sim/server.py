@@ -17,12 +17,16 @@ from xxhash import xxh3_64_hexdigest
 from gateway.config import Server
 from gateway.http.client import EXTENSION, DirectClient, Headers, Receive, Scope, Send
 from gateway.http.server import GatewayProtocol
+from gateway.types import Role
 from loadtests.sim import answers, tokens
 from loadtests.sim.answers import CHAT, COMPLETION, JSON, Answer, Shape
 from loadtests.sim.calls import ApiError, Call, Models, Reader
 from loadtests.sim.control import control_app
 from loadtests.sim.engine import Engine
+from loadtests.sim.half import Half, HalfOptions, digest
+from loadtests.sim.legs import Leg
 from loadtests.sim.metrics import STOP, EngineMetrics
+from loadtests.sim.offers import Offer
 from loadtests.sim.profile import Profile
 from loadtests.sim.sequence import Listener, Request, Sequence
 from loadtests.sim.timeline import LiveTimeline
@@ -44,6 +48,7 @@ class Options:
         answer_tokens: length of an answer whose length the client does not limit.
         show_cached: usage tells how many prompt tokens were cached.
         seed: of the answers' texts.
+        half: what the engine is in a pair; None for one that serves by itself.
     """
 
     names: tuple[str, ...]
@@ -51,6 +56,7 @@ class Options:
     answer_tokens: int = 256
     show_cached: bool = True
     seed: int = 0
+    half: HalfOptions | None = None
 
 
 class SimServer:
@@ -66,7 +72,11 @@ class SimServer:
         self._reader = Reader(models, profile.max_model_len, options.answer_tokens)
         self._load = 0
         self._shapes = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
-        self._control = control_app(self.engine, self._reader, self._metrics, lambda: self._load)
+        self._half = None if options.half is None else Half(options.half, self.engine, timeline)
+        routes = [] if self._half is None else self._half.routes()
+        self._control = control_app(
+            self.engine, self._reader, self._metrics, lambda: self._load, routes
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         shape = self._shapes.get(scope.get("path", ""))
@@ -95,27 +105,61 @@ class SimServer:
         if client.gone:
             return
         name = request_id.decode("latin-1") or call.request_id or uuid.uuid4().hex
+        leg = None if self._half is None else self._half.leg(data, name, call)
+        offer = None
+        if self._half is not None and leg is not None and leg.role is Role.PREFILL:
+            offer = await self._half.announce(leg, call)
         answer = Answer(call, shape, client, self._metrics, name, self._options.show_cached)
         client.on_gone = answer.leave
+        how: dict[str, Any] = {}
+        if self._half is not None and leg is not None:
+            how = self._play(self._half, leg, offer, call, answer)
         try:
             for prompt in call.prompts:
                 for number in range(call.n):
-                    self._add_choice(answer, call, prompt, number)
+                    self._add_choice(answer, call, prompt, number, **how)
             await answer.done
         finally:
             self._abandon([choice.sequence for choice in answer.choices])
 
-    def _add_choice(self, answer: Answer, call: Call, prompt: bytes, number: int) -> None:
+    def _play(
+        self, half: Half, leg: Leg, offer: Offer | None, call: Call, answer: Answer
+    ) -> dict[str, Any]:
+        """Do a leg's part.
+
+        Returns:
+            How its sequence is to be submitted.
+        """
+        if offer is None:
+
+            def fail(why: str) -> None:
+                error = "InternalServerError"
+                answer.fail(ApiError(why, status=500, type=error, param=None))
+
+            return {"fetch": half.fetcher.fetch(leg, digest(call), fail)}
+        answer.members = dict(leg.answer)
+        if leg.choice:
+            answer.members["prompt_token_ids"] = tokens.unpack(call.prompts[0])
+            answer.choice_members = leg.choice
+        computed = half.offers.computed
+        answer.on_computed = lambda sequence, now: computed(offer, sequence, now)
+        return {"keeps": True}
+
+    def _add_choice(
+        self, answer: Answer, call: Call, prompt: bytes, number: int, **how: Any
+    ) -> None:
         seeds = f"{self._options.seed} {call.seed} {number}"
         words = tokens.answer(f"{seeds} {xxh3_64_hexdigest(prompt)}", call.output_tokens)
         choice = answer.add_choice(words)
-        choice.sequence = self._submit(call, prompt, b"".join(words), choice)
+        choice.sequence = self._submit(call, prompt, b"".join(words), choice, **how)
 
-    def _submit(self, call: Call, prompt: bytes, output: bytes, listener: Listener) -> Sequence:
+    def _submit(
+        self, call: Call, prompt: bytes, output: bytes, listener: Listener, **how: Any
+    ) -> Sequence:
         size = self.engine.profile.block_size
         keys = tokens.chain(call.namespace, prompt + output, size)
         lengths = len(prompt) // tokens.TOKEN_BYTES, len(output) // tokens.TOKEN_BYTES
-        return self.engine.submit(Request(*lengths, keys), listener)
+        return self.engine.submit(Request(*lengths, keys), listener, **how)
 
     async def _embed(self, data: bytes, client: DirectClient) -> None:
         call, body = self._reader.embedding(data)
@@ -152,6 +196,8 @@ class SimServer:
     def _abandon(self, sequences: list[Sequence]) -> None:
         """Stop what still runs: the client has left, or the server is going down."""
         for sequence in sequences:
+            if self._half is not None:
+                self._half.fetcher.give_up(sequence)
             if self.engine.abort(sequence):
                 self._metrics.aborted()
 

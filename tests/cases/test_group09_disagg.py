@@ -53,7 +53,11 @@ LENGTHS: list[tuple[Route, dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("route", "given"), LENGTHS, ids=str)
+@pytest.mark.parametrize(
+    ("route", "given"),
+    LENGTHS,
+    ids=lambda part: part.name if isinstance(part, Route) else "+".join(part) or "none",
+)
 def test_p01_the_prefill_leg_is_capped_and_the_decode_leg_is_not(
     site: Site, route: Route, given: dict[str, int]
 ) -> None:
@@ -107,6 +111,8 @@ def test_p03_p09_what_cannot_be_carried_goes_to_one_engine(
     if site.protocol == "sglang":
         assert answer.status == 400
         assert site.pools.engines[0].legs == []
+        assert answer.json["error"]["message"]
+        assert site.legs(Part.WHOLE) == []
         return
     assert says(answer) == TEXT
     [whole] = site.legs(Part.WHOLE)

@@ -145,6 +145,7 @@ class PdEngine(FakeBackend):
         super().reset()
         self.legs = []
         self.kv.entries.clear()
+        self.kv.unwanted.clear()
         self.kv.lease = self.connector.lease
         self.transfer, self.patience = 0.0, 300.0
         self.recompute = self.first_token_stops = False
@@ -266,16 +267,20 @@ class PdEngine(FakeBackend):
         """The peer gave a request up before it had come to anything."""
         kv = leg.kv
         if leg.part is Part.DECODE and kv is None and self.connector.notifies:
-            kv = self._meant(leg)
+            kv = self._unread(leg)
         if kv is not None:
             kv.end(Fate.RELEASED)
 
-    def _meant(self, leg: Leg) -> Kv | None:
-        """The blocks that a decode leg names, which it has not begun to read."""
+    def _unread(self, leg: Leg) -> Kv | None:
+        """The blocks that a decode leg names and has not begun to read. Where there are none yet,
+        the prefill engine is told not to keep them."""
         params = leg.body.get("kv_transfer_params") or {}
         prefill = self.fabric.prefill(params.get("remote_engine_id"))
-        key = params.get("transfer_id") or params.get("remote_request_id")
-        return None if prefill is None else prefill.kv.find(str(key))
+        key = str(params.get("remote_request_id") or params.get("transfer_id"))
+        if prefill is None:
+            return None
+        prefill.kv.unwanted.add(key)
+        return prefill.kv.find(key)
 
     def _check_id(self, leg: Leg) -> None:
         if leg.part is Part.WHOLE:

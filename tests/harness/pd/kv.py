@@ -59,14 +59,19 @@ class Ledger:
 
     Attributes:
         lease: seconds that they are kept for a decode engine that does not come.
+        unwanted: keys of which a decode engine has said that it will not come, before there was
+            anything.
     """
 
     lease: float
     clock: Clock = time.monotonic
     entries: list[Kv] = field(default_factory=list)
+    unwanted: set[str] = field(default_factory=set)
 
     def hold(self, key: str, prompt: str, tokens: int, params: Any = None) -> Kv:
         kv = Kv(key, prompt, tokens, self.clock() + self.lease, self.clock, params)
+        if key in self.unwanted:
+            kv.end(Fate.RELEASED)
         self.entries.append(kv)
         return kv
 

@@ -249,6 +249,15 @@ def test_a_decode_leg_that_is_turned_away_releases_the_blocks(pools: Pools) -> N
     assert pools.prefills[0].kv.fates == [Fate.RELEASED]
 
 
+def test_a_decode_leg_that_is_turned_away_first_has_nothing_kept(pools: Pools) -> None:
+    needs(pools, "nixl_push", "mooncake")
+    pools.decodes[0].behave(status=400)
+    one = handover(pools)
+    assert one.send_decode().status_code == 400
+    assert one.send_prefill().status_code == 200
+    assert pools.prefills[0].kv.fates == [Fate.RELEASED]
+
+
 def test_a_decode_engine_that_dies_leaves_the_blocks_to_their_lease(pools: Pools) -> None:
     needs(pools, *KEEPS)
     one = handover(pools)

@@ -1,0 +1,79 @@
+"""`python -m loadtests.disagg`: do handovers pay, and does the gateway know when?
+
+The highest load at which 90 % of the requests are within the SLO, on eight simulated engines in
+virtual time: mixed engines that never hand over, fixed rules, and the gateway's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gateway.config import ConfigError
+from loadtests.disagg import comparison, report
+from loadtests.disagg.ways import Wire
+from loadtests.replay import source
+from loadtests.suite import document
+
+TRACES = ("conversation", "synthetic")
+MADE = "gen:chat?rate=9&seconds=900"
+"""Conversations, where no traces are given."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """
+    Returns:
+        0 when ours takes the load that it is to take, 1 when not, 2 when it could not be found out.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        sources = [MADE]
+        if options.traces is not None:
+            sources = [str(options.traces / f"{name}_trace.jsonl.gz") for name in options.trace]
+        rows = comparison.compare(
+            [comparison.cut(source.find(text)(options.seed), options.seconds) for text in sources],
+            [Wire(gbps, options.layer_wise) for gbps in options.gbps],
+            [milliseconds / 1000 for milliseconds in options.tpot],
+            options.ratio,
+            options.jobs,
+        )
+        text = report.table(rows)
+        print(text)
+        if options.page is not None:
+            document.put(options.page, "replay", text)
+    except ConfigError as error:
+        print(f"disagg: {error}", file=sys.stderr)
+        return 2
+    missed = report.missed(rows)
+    for line in missed:
+        print(f"missed: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.disagg", description=__doc__)
+    add = parser.add_argument
+    add("--traces", type=Path, metavar="DIR", help="of Mooncake's traces")
+    add("--trace", nargs="+", default=TRACES, choices=TRACES, help="which of them (default both)")
+    add("--seconds", type=float, help="only the begin of each trace")
+    add("--gbps", type=float, nargs="+", default=[10.0, 25.0, 100.0, 400.0])
+    add("--tpot", type=float, nargs="+", default=[50.0, 100.0], metavar="MS")
+    add(
+        "--ratio",
+        type=int,
+        nargs="+",
+        default=comparison.RATIOS,
+        choices=range(1, comparison.ENGINES),
+        metavar="N",
+        help="prefill engines of the eight (default 2 to 6)",
+    )
+    add("--layer-wise", action="store_true", help="layers are sent as they are computed")
+    add("--seed", type=int, default=1, metavar="N")
+    add("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
+    add("--page", type=Path, metavar="FILE", help="write the tables there too, between its marks")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

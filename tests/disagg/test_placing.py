@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gateway.disagg.links import Links
+from gateway.disagg.placing import HandoverPlacing
+from gateway.types import Role
+from policies.prefix_affinity import PrefixAffinityParams
+from tests.policies.views import View, request
+
+KV_BYTES = 131_072.0
+FAST = 400e9 / 8
+ROLES: Mapping[str, Role] = {"p": Role.PREFILL, "d1": Role.DECODE, "d2": Role.DECODE}
+
+
+def placing(
+    roles: Mapping[str, Role] = ROLES, bandwidth: float = FAST, pace: float | None = 0.1
+) -> HandoverPlacing:
+    links = Links(KV_BYTES, fixed=bandwidth)
+    return HandoverPlacing(PrefixAffinityParams(), roles, links, pace)
+
+
+def fleet() -> list[View]:
+    return [View("p"), View("d1"), View("d2")]
+
+
+def busy(policy: HandoverPlacing, tokens: int = 1000) -> HandoverPlacing:
+    """After five minutes in which short prompts came to the decode engines and long ones to the
+    other."""
+    for second in range(300):
+        for decode in ("d1", "d2"):
+            policy.placed(request(tokens=tokens, now=float(second)), View(decode))
+        if second % 10 == 0:
+            policy.placed(request(tokens=30_000, now=float(second)), View("p"))
+    return policy
+
+
+def test_where_short_prompts_keep_coming_long_ones_are_handed_over() -> None:
+    """The control is a fleet that nothing has come to yet: there it makes no difference."""
+    policy, engines = busy(placing()), fleet()
+    short, long = request(tokens=1500, now=300.0), request(tokens=40_000, now=300.0)
+    assert policy.choose(long, engines).backend == "p"
+    assert policy.pair(long, engines[0], engines).is_remote
+    engines[0].pending_tokens = 3000.0
+    assert policy.choose(short, engines).backend in ("d1", "d2")
+    assert policy.choose(long, engines).backend == "p"
+    engines[0].pending_tokens = 0.0
+    costs = placing().choose(long, engines).scores
+    assert min(costs) == pytest.approx(costs[1])
+
+
+def test_a_long_conversation_with_a_short_rest_stays_where_it_is() -> None:
+    asked = request(tokens=40_000, held={"d2": 39_000}, now=300.0)
+    assert busy(placing()).choose(asked, fleet()).backend == "d2"
+
+
+def test_over_a_slow_network_nothing_is_handed_over() -> None:
+    asked = request(tokens=40_000, now=300.0)
+    for bandwidth, remote in ((FAST, True), (1e8, False)):
+        placement = busy(placing(bandwidth=bandwidth)).pair(asked, View("p"), fleet())
+        assert placement.is_remote is remote
+
+
+def test_the_decode_engine_is_the_one_that_holds_most_unless_it_is_full() -> None:
+    policy = busy(placing(bandwidth=25e9 / 8))
+    asked = request(tokens=40_000, held={"d2": 10_000}, now=300.0)
+    assert policy.pair(asked, View("p"), fleet()).decode == "d2"
+    full = View("d2", context_tokens=490_000, in_flight=40)
+    assert policy.pair(asked, View("p"), [View("d1"), full]).decode == "d1"
+
+
+def test_what_a_decode_engine_computes_is_never_handed_over() -> None:
+    asked = request(tokens=40_000, now=300.0)
+    assert busy(placing()).pair(asked, View("d1"), fleet()).decode == "d1"
+
+
+def test_a_prefill_engine_serves_all_of_a_request_when_no_other_is_left() -> None:
+    asked = request(tokens=4_000)
+    only = View("p")
+    placement = placing().pair(asked, only, [only])
+    assert (placement.prefill, placement.decode) == ("p", "p")
+    assert placing().choose(asked, [only]).backend == "p"
+
+
+def test_a_busy_prefill_engine_is_no_place_for_an_answer() -> None:
+    asked = request(tokens=2_000, output=300, now=300.0)
+    idle, crowded = placing(), placing()
+    for second in range(300):
+        crowded.placed(request(tokens=6_000, now=float(second)), View("p"))
+    for policy, hosts in ((idle, False), (crowded, True)):
+        hosting = policy.pair(asked, View("p"), []).terms.hosting
+        assert (hosting > 3.0) is hosts
+
+
+def test_unified_engines_are_placed_as_ever() -> None:
+    roles = {"a": Role.UNIFIED, "b": Role.UNIFIED}
+    asked = request(tokens=6000, held={"b": 5500})
+    policy = placing(roles)
+    assert policy.choose(asked, [View("a"), View("b")]).backend == "b"
+    assert not policy.pair(asked, View("b"), [View("a"), View("b")]).is_remote
+
+
+def test_explains_every_term_of_what_it_would_do() -> None:
+    policy, engines = busy(placing()), fleet()
+    asked = request(tokens=40_000, held={"d1": 8_000}, now=300.0)
+    scores = policy.choose(asked, engines).scores
+    told = policy.explain(asked, engines)
+    assert [terms["total"] for terms in told] == pytest.approx(list(scores))
+    assert told[1]["matched_tokens"] == 8_000
+    for terms in told:
+        parts = [terms[name] for name in terms if name not in ("total", "matched_tokens")]
+        assert terms["total"] == pytest.approx(sum(parts))
+    assert told[0]["transfer"] > 0.0 == told[1]["transfer"]
