@@ -71,9 +71,9 @@ replay-ablations: install
 	$(BIN)/python -m loadtests.suite.ablation $(ABLATION) --page docs/ablations.md \
 		$(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
-# Handovers between prefill and decode engines against none, about four hours on two cores; with
-# Mooncake's traces: make replay-disagg TRACES=DIR. In minutes, and less exactly:
-# make replay-disagg TRACES=DIR ARGS="--seconds 900 --gbps 100 --ratio 3"
+# Handovers between prefill and decode engines against none. With Mooncake's traces in full, which is
+# more than a day of CPU: make replay-disagg TRACES=DIR. A part of it, at a minute per row:
+# make replay-disagg TRACES=DIR ARGS="--trace conversation --seconds 600 --gbps 100 --ratio 3"
 replay-disagg: install
 	$(BIN)/python -m loadtests.disagg $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 

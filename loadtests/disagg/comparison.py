@@ -20,7 +20,8 @@ KV_TOKENS = 3_072_000
 RUNNING_TOKENS = 400_000
 CHUNKS = (256, 512, 1024, 2048)
 RATIOS = (2, 3, 4, 5, 6)
-THRESHOLDS = (2048, 8192)
+THRESHOLDS = (2048, 8192, 16_384)
+"""Uncached tokens. The last suits these traces and three prefill engines well: the one to beat."""
 STATIC_CHUNK = 512
 """Of decode engines under the fixed rules: it hardly matters where little is prefilled."""
 OUR_CHUNK = {0.05: 512, 0.1: 768}
