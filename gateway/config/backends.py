@@ -36,12 +36,6 @@ class BackendConfig(BackendOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.tls is not None and not self.url.strip().lower().startswith("https:"):
             raise ValueError("tls is given, but the url is not https")
-        if self.transfer is None:
-            return
-        if self.role is Role.UNIFIED:
-            raise ValueError(
-                "transfer is given, but the role is unified: only prefill and decode engines hand"
-                " anything over"
-            )
-        if self.transfer.connector is not None:
-            check_backend(self, self.transfer.connector)
+        connector = None if self.transfer is None else self.transfer.connector
+        if connector is not None and self.role is not Role.UNIFIED:
+            check_backend(self, connector)

@@ -162,6 +162,12 @@ class Disagg(Section, frozen=True):
         spoken: dict[Role, set[ConnectorName]] = {Role.PREFILL: set(), Role.DECODE: set()}
         for at, backend in enumerate(backends):
             connector = self.connector_of(backend)
+            if backend.role is Role.UNIFIED and backend.transfer is not None:
+                # Of what a source says for all of its backends, some may have no use.
+                raise ValueError(
+                    f"backends[{at}].transfer: given, but the role is unified; only prefill and"
+                    " decode engines hand anything over"
+                )
             if connector is not None:
                 spoken[backend.role].add(connector)
                 try:

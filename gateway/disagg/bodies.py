@@ -32,8 +32,6 @@ _FIRST_TOKEN = _STREAM | {
 _SAMPLING = "sampling_params"
 _EXTRAS = "vllm_xargs"
 _SAMPLING_EXTRAS = "extra_args"
-
-
 _CAP = {
     Route.CHAT: "max_tokens",
     Route.COMPLETIONS: "max_tokens",
@@ -44,7 +42,7 @@ _CAP = {
 """By route, the member that limits the length of an answer; of the last one it is in the sampling
 parameters."""
 _CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""What else does, in newer spellings that go before the others."""
+"""Any of them that a client gave is lowered: which one counts is the engine's to say."""
 CAPPED = frozenset(_CAP)
 """The routes that `one_token` knows."""
 
@@ -79,7 +77,7 @@ def one_token(
     changes = _no_stream(members)
     if route is Route.TOKENS:
         sampling = _object(members, _SAMPLING) or Members(b"{}")
-        inner = {**_cleaned(sampling), **_capped(sampling, route)}
+        inner = {**_cleaned_extras(sampling), **_capped(sampling, route)}
         changes[_SAMPLING] = sampling.edited(inner, _FIRST_TOKEN)
     else:
         changes |= _capped(members, route)
@@ -105,15 +103,19 @@ def _no_stream(members: Members) -> dict[str, bytes]:
 def _cleaned(members: Members) -> dict[str, bytes]:
     """The members that what tells engines about each other is hidden in, without it. vLLM keeps
     what it finds in these among its own arguments, where the transfer's are as well."""
+    values = _cleaned_extras(members)
+    sampling = _object(members, _SAMPLING)
+    if sampling is not None and (extras := _cleaned_extras(sampling)):
+        values[_SAMPLING] = sampling.edited(extras)
+    return values
+
+
+def _cleaned_extras(members: Members) -> dict[str, bytes]:
     values = {}
     for name in (_EXTRAS, _SAMPLING_EXTRAS):
         inner = _object(members, name)
         if inner is not None and any(field in inner for field in TRANSFER_FIELDS):
             values[name] = inner.edited({}, TRANSFER_FIELDS)
-    sampling = _object(members, _SAMPLING)
-    changes = {} if sampling is None else _cleaned(sampling)
-    if sampling is not None and changes:
-        values[_SAMPLING] = sampling.edited(changes)
     return values
 
 

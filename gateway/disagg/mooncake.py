@@ -60,7 +60,7 @@ def _params(pairing: Pairing) -> bytes:
 
 
 def _engine_id(side: Side, rank: int) -> str:
-    if side.engine_ids:
+    if rank < len(side.engine_ids):
         return side.engine_ids[rank]
     return f"{side.engine_id}_dp{rank}" if side.dp_size > 1 else side.engine_id
 

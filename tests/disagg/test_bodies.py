@@ -190,6 +190,18 @@ def test_of_members_that_come_twice_both_change(connector: Connector, route: Rou
         assert b'"max_tokens":9' not in prefill.body
 
 
+@pytest.mark.parametrize(("connector", "route"), CARRIED, ids=name)
+@pytest.mark.parametrize("member", [b'"sampling_params":', b'"vllm_xargs":', b'"extra_args":'])
+def test_members_within_members_are_no_trouble(
+    connector: Connector, route: Route, member: bytes
+) -> None:
+    deep = member + (b"{" + member) * 20_000 + b"1" + b"}" * 20_000
+    body = body_of(route)[:-1] + b"," + deep + b"}"
+    assert connector.refuses(body, route) is None
+    for leg in legs(connector, route, body):
+        assert deep[len(member) + 1 : -1] in leg.body
+
+
 @pytest.mark.parametrize(("connector", "route"), CAPPED, ids=name)
 @pytest.mark.parametrize("sampling", [None, {}, 7])
 def test_sampling_parameters_that_are_none_are_made(

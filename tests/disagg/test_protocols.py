@@ -196,6 +196,7 @@ def test_nixl_push_says_where_to_register(side: Side, engine: str, host: str, po
         (replace(P, host="fd00::1"), "p0", "http://[fd00::1]:8998"),
         (RANKED, "p0_dp{rank}", "http://10.0.0.1:8998"),
         (replace(RANKED, engine_ids=("a", "b", "c", "d")), "{told}", "http://10.0.0.1:8998"),
+        (replace(RANKED, engine_ids=("a",)), "p0_dp{rank}", "http://10.0.0.1:8998"),
         (replace(P, engine_id="", engine_ids=("a_dp0",)), "a_dp0", "http://10.0.0.1:8998"),
     ],
 )

@@ -94,7 +94,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"disagg": {"connector": "shared_store"}, "backends": [DECODE | {"kind": "ollama"}]},
         r"which is sglang, vllm",
     ),
-    ({"backends": [A | {"transfer": {"tp_size": 2}}]}, r"the role is unified"),
+    (
+        {"backends": [A | {"transfer": {"tp_size": 2}}]},
+        r"backends\[0\]\.transfer: given, but the role is unified",
+    ),
     (
         {"backends": [PREFILL | {"transfer": {"connector": "nixl_push"}}]},
         r"transfer\.engine_id: missing",
@@ -147,6 +150,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_P16_what_contradicts_itself_is_refused(tree: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         settings(**tree)
+
+
+def test_what_a_source_says_of_all_its_backends_may_be_of_no_use_to_some() -> None:
+    transfer = Transfer(connector=ConnectorName.NIXL_PUSH, tp_size=2)
+    assert BackendConfig(url="http://a", transfer=transfer).role is Role.UNIFIED
 
 
 def test_P16_a_backend_speaks_what_it_was_set_to() -> None:
