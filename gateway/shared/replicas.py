@@ -61,6 +61,12 @@ class Replicas:
         self._outdated: set[Origin] = set()
         self.others: dict[Origin, Replica] = {}
 
+    @property
+    def patience(self) -> float:
+        """Seconds until the first of the others is gone, if none is heard meanwhile."""
+        heard = min((replica.heard_at for replica in self.others.values()), default=self._clock())
+        return max(heard, self._since) + self._lease - self._clock()
+
     def heard(self, origin: Origin, age: float) -> None:
         """A batch of a replica is there.
 
@@ -106,7 +112,7 @@ class Replicas:
             # What it had under way when it was last heard, long before we came, was taken in.
             self._gone(self._outdated.pop())
         for origin, replica in [*self.others.items()]:
-            if now - max(replica.heard_at, self._since) > self._lease:
+            if now - max(replica.heard_at, self._since) >= self._lease:
                 self._end(origin)
 
     def look(self) -> None:

@@ -136,7 +136,9 @@ class Tail:
             self._arrived()
         while self._placed:
             confirmed = self._confirmed()
-            entries = await self._stream.read(self.position, COUNT, self._wait)
+            # Not beyond the end of a lease: what a dead replica had under way ends with it.
+            wait = min(self._wait, self._replicas.patience)
+            entries = await self._stream.read(self.position, COUNT, wait)
             if not self._placed:  # `look` has found so meanwhile, and said it
                 self._stream.reconnect()
                 return

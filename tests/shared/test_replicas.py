@@ -35,12 +35,23 @@ def listener() -> Listener:
 
 
 def test_who_is_silent_for_a_lease_is_gone_and_who_is_not_stays(listener: Listener) -> None:
-    listener.listen(LEASE, B)
+    listener.listen(LEASE - 0.5, B)
     assert listener.ended == []
     listener.listen(0.5, B)
     assert listener.ended == [A]
     listener.listen(10, B)
     assert (listener.ended, [*listener.replicas.others]) == ([A], [B])
+
+
+def test_how_soon_the_first_is_gone_is_known(listener: Listener) -> None:
+    assert listener.replicas.patience == LEASE
+    listener.listen(LEASE - 1.0, B)
+    assert listener.replicas.patience == 1.0
+    listener.now += listener.replicas.patience
+    listener.replicas.heard(B, 0.0)
+    listener.replicas.listened()
+    assert listener.ended == [A]
+    assert listener.replicas.patience == LEASE
 
 
 def test_who_comes_back_can_go_again(listener: Listener) -> None:
@@ -57,7 +68,7 @@ def test_silence_while_this_replica_does_not_listen_is_not_believed(listener: Li
         listener.replicas.look()
     listener.listen(0.5)
     assert listener.ended == []  # 8.5 seconds after they were heard last
-    listener.listen(LEASE, B)
+    listener.listen(LEASE - 0.5, B)
     assert listener.ended == []
     listener.listen(0.5, B)
     assert listener.ended == [A]
