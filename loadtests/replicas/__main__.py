@@ -44,7 +44,7 @@ def _measure(options: argparse.Namespace) -> tuple[str, list[str]]:
             endured = faults.run(_faults(options.fault), options.repeats)
             return faults.table(endured), faults.missed(endured)
         case "propagation":
-            found = propagation.run(options.redis)
+            found = propagation.run()
             return propagation.table(found), propagation.missed(found)
         case _:
             rows = [
