@@ -113,10 +113,6 @@ class RedisServer:
         facts = self.facts("cpu")
         return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
 
-    def commands(self) -> int:
-        """How many it has carried out so far."""
-        return int(self.facts("stats")["total_commands_processed"])
-
     def kill(self) -> None:
         """As a crash; nothing is kept."""
         if self._process is not None:

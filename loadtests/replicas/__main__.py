@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         what.add_argument(f"--{name}", dest="part", action="store_const", const=name, help=told)
     add = parser.add_argument
     add("--traces", type=Path, metavar="DIR", help="of Mooncake's conversation trace")
-    add("--seeds", type=int, default=2, metavar="N", help="runs of each (default %(default)s)")
+    add("--seeds", type=int, default=4, metavar="N", help="runs of each (default %(default)s)")
     add("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
     add("--redis", metavar="URL", help="for --live; started when not given")
     add(

@@ -11,6 +11,7 @@ from loadtests.replicas.ground import Ground
 
 SETTLE = 5.0
 SECONDS = 20.0
+COMMANDS = "prefixgate_redis_commands_total"
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,19 +19,25 @@ class Idle:
     """
     Attributes:
         cpu: share of one core that each gateway takes, on average.
-        commands: per second at Redis, from each; NaN without one.
+        commands: per second, of each.
+        redis: share of one core that Redis takes for each of them; NaN without one.
     """
 
     cpu: float
     commands: float
+    redis: float
 
 
 async def measure(ground: Ground, server: RedisServer | None) -> Idle:
     gateways = [ground.gateway(), ground.gateway()]
+
+    def taken() -> tuple[float, float, float]:
+        cpu = sum(gateway.cpu() for gateway in gateways)
+        asked = sum(gateway.metrics().total(COMMANDS) for gateway in gateways)
+        return cpu, asked, nan if server is None else server.cpu()
+
     await asyncio.sleep(SETTLE)
-    commands = 0 if server is None else server.commands()
-    before = sum(gateway.cpu() for gateway in gateways)
+    before = taken()
     await asyncio.sleep(SECONDS)
     times = len(gateways) * SECONDS
-    cpu = (sum(gateway.cpu() for gateway in gateways) - before) / times
-    return Idle(cpu, nan if server is None else (server.commands() - commands) / times)
+    return Idle(*((end - begin) / times for begin, end in zip(before, taken(), strict=True)))

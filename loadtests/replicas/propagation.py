@@ -139,7 +139,10 @@ def table(report: Report) -> str:
             "CPU of a gateway that has nothing to do, with Redis and without",
             f"{busy.cpu:.1%}, {quiet.cpu:.1%} of a core",
         ),
-        ("its commands to Redis", f"{busy.commands:.0f} per second"),
+        (
+            "its commands to Redis, and what they cost there",
+            f"{busy.commands:.0f} per second, {busy.redis:.1%} of a core",
+        ),
         (
             f"blocks learnt, by prompts of {restart.PROMPT_BYTES // 4} tokens",
             f"{restarted.blocks}",

@@ -88,7 +88,7 @@ BEFORE_AND_AFTER = Rejoin(0.99, 0.98, 100, 0)
 GOOD = Report(
     Pair(Way(1000.0, (0.01, 0.02), 0), Way(1000.0, (), 2)),
     Pair(Cost(2e-4, 5e-5, 1e-5), Cost(1e-4, 0.0, nan)),
-    Pair(Idle(0.01, 20.0), Idle(0.005, nan)),
+    Pair(Idle(0.01, 20.0, 0.001), Idle(0.005, 0.0, nan)),
     Restart(1_000_000, 100.0 * MIB, 50.0 * MIB, 2.0, 1.0),
     Pair(BEFORE_AND_AFTER, replace(BEFORE_AND_AFTER, first=0.7)),
     2.9,
