@@ -33,7 +33,7 @@ from loadtests.replicas.servers import SlowServer
 from loadtests.replicas.site import CHAT, ask, matched
 from loadtests.replicas.steady import PREFIX_BYTES, Steady
 
-STRETCH = 4.0
+STRETCH = 3.0
 """Seconds of a calm stretch, and of a fault, at least."""
 WARM = 3.0
 REPEATS = 6

@@ -10,7 +10,7 @@ from loadtests.redis.server import RedisServer
 from loadtests.replicas.ground import Ground
 
 SETTLE = 5.0
-SECONDS = 20.0
+SECONDS = 10.0
 COMMANDS = "prefixgate_redis_commands_total"
 
 
