@@ -31,8 +31,10 @@ class Ground:
         command = [sys.executable, "-m", "loadtests.replicas.instant", f"{port}"]
         processes.start("engine", command).wait_ready(port, "/health")
 
-    def gateway(self) -> Gateway:
-        return open_gateway(self.processes, self._directory, [self._engine], self._redis)
+    def gateway(self, *, shared: bool = True) -> Gateway:
+        """One more; without Redis where it is not `shared`."""
+        redis = self._redis if shared else None
+        return open_gateway(self.processes, self._directory, [self._engine], redis)
 
 
 def text(dice: random.Random, size: int) -> str:

@@ -81,7 +81,7 @@ def test_what_the_machine_could_have_done_is_not_laid_on_the_fault() -> None:
     unsure = replace(CALM, amid=(0.009, *CALM.amid[2:], 0.02))
     assert faults.missed([unsure]) == []
     assert "within noise" in faults.table([unsure])
-    assert "too few" in faults.table([replace(CALM, calm=(0.01,), amid=(0.0105,))])
+    assert "too few" in faults.table([replace(CALM, alone=(0.01,), amid=(0.0105,))])
 
 
 BEFORE_AND_AFTER = Rejoin(0.99, 0.98, 100, 0)
