@@ -63,9 +63,10 @@ class Replicas:
 
     @property
     def patience(self) -> float:
-        """Seconds until the first of the others is gone, if none is heard meanwhile."""
+        """Seconds until the first of the others is gone, if none is heard meanwhile; 0 when that
+        depends on what the next look at the stream brings."""
         heard = min((replica.heard_at for replica in self.others.values()), default=self._clock())
-        return max(heard, self._since) + self._lease - self._clock()
+        return max(0.0, max(heard, self._since) + self._lease - self._clock())
 
     def heard(self, origin: Origin, age: float) -> None:
         """A batch of a replica is there.

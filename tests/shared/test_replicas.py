@@ -66,8 +66,10 @@ def test_silence_while_this_replica_does_not_listen_is_not_believed(listener: Li
     for _ in range(16):
         listener.now += 0.5
         listener.replicas.look()
+    assert listener.replicas.patience == 0
     listener.listen(0.5)
     assert listener.ended == []  # 8.5 seconds after they were heard last
+    assert listener.replicas.patience == LEASE
     listener.listen(LEASE - 0.5, B)
     assert listener.ended == []
     listener.listen(0.5, B)
