@@ -116,3 +116,23 @@ def test_other_signs_of_life_are_refused(listener: Listener, record: bytes) -> N
     with pytest.raises(BadRecord):
         listener.replicas.apply(Kind.ALIVE, record, A)
     assert {*listener.replicas.others} == {A, B}
+
+
+def test_who_comes_and_goes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "prefixgate.shared")
+    listener = Listener()
+    listener.listen(1, A, B)
+    listener.replicas.apply(Kind.ALIVE, alive("1.2", leaves=True), A)
+    listener.listen(4)
+    listener.listen(1, A)
+    for _ in range(int(2 * ABANDON * LEASE) + 2):
+        listener.now += 0.5
+        listener.replicas.look()
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("INFO", "another replica is there: 2 with this one"),
+        ("INFO", "another replica is there: 3 with this one"),
+        ("INFO", "a replica has stopped: 2 with this one"),
+        ("WARNING", "a replica was silent for 3 s and counts as gone: 1 with this one"),
+        ("INFO", "another replica is there: 2 with this one"),
+        ("WARNING", "nothing was heard of the other replicas for too long: all are gone"),
+    ]

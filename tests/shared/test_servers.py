@@ -70,6 +70,10 @@ def test_a_password_and_a_user(caplog: pytest.LogCaptureFixture, tmp_path: Path)
         works(server.url, username="gw", password="hunter2-of-gw")
         assert "wants a password" in cause_of(server.url)
         assert "refuses the user or the password" in cause_of(server.url, password="hunter2")
+    with RedisServer() as server:
+        assert "wants no password, and was given one" in cause_of(server.url, password="hunter2")
+        service = {"sentinel_service": "mymaster"}
+        assert f"127.0.0.1:{server.port} is no Sentinel" in cause_of(server.url, **service)
     assert "hunter2" not in caplog.text
 
 
@@ -157,6 +161,7 @@ def test_tls(tmp_path: Path) -> None:
         (Redis(url="redis://:a@r", password="b"), "redis.password: the password is in redis.url"),
         (Redis(url=SecretRef(env="NO_SUCH_URL")), "redis.url: the secret"),
         (Redis(url="rediss://r", tls=BackendTls(ca="/none.pem")), "redis.tls.ca: /none.pem"),
+        (Redis(url="redis://r", tls=BackendTls(insecure=True)), "redis.tls: has no use without TLS"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: Redis, message: str) -> None:
