@@ -161,7 +161,10 @@ def test_tls(tmp_path: Path) -> None:
         (Redis(url="redis://:a@r", password="b"), "redis.password: the password is in redis.url"),
         (Redis(url=SecretRef(env="NO_SUCH_URL")), "redis.url: the secret"),
         (Redis(url="rediss://r", tls=BackendTls(ca="/none.pem")), "redis.tls.ca: /none.pem"),
-        (Redis(url="redis://r", tls=BackendTls(insecure=True)), "redis.tls: has no use without TLS"),
+        (
+            Redis(url="redis://r", tls=BackendTls(insecure=True)),
+            "redis.tls: has no use without TLS",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used(settings: Redis, message: str) -> None:
