@@ -92,7 +92,8 @@ class SharedQuotas:
                 return
             self._said_local = True
             logger.warning(
-                "API keys' limits are this replica's own for now (auth.without_redis: %s, %d replicas)",
+                "API keys' limits are this replica's own for now"
+                " (auth.without_redis: %s, %d replicas)",
                 sharing.without_redis.value,
                 sharing.replicas,
             )

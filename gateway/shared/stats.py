@@ -47,8 +47,7 @@ class FeedStats:
         gaps: times that batches of another replica were missing.
         own_gaps: times that own batches were missing from the stream.
         skipped: by reason; batches for `VERSION` and `BATCH`, records for the others.
-        rewinds: times that the end of the stream was found to have gone back, as after a failover to a
-            server that lags.
+        rewinds: times that the end of the stream was found to have gone back, as after a failover.
         reloads: times that the snapshot was needed again while running.
         outbox_records, outbox_bytes: not sent yet, now.
         lag_entries: entries of the stream that are not taken in yet, now; at most `LOOK_LIMIT`.

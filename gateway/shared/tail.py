@@ -172,7 +172,7 @@ class Tail:
     def _displaced(self, look: Look) -> None:
         if look.first is not None and look.first > self.position:
             logger.info(
-                "what follows on what this replica has read is gone from Redis; it starts from the snapshot"
+                "the stream lacks what follows on what this replica has read: it loads the snapshot"
             )
             self._placed = False
         else:
