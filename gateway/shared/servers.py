@@ -159,7 +159,7 @@ class Servers:
             asked.abort()
         if isinstance(found, Refused):
             if str(found).startswith("ERR unknown command"):
-                raise Away(f"{sentinel} is no Sentinel, as redis.sentinel_service says")
+                raise Away(f"{sentinel} is no Sentinel: redis.sentinel_service is set")
             words = away(found) or f"says {found}"
             raise Away(f"the Sentinel {sentinel} {words}")
         if not found:
