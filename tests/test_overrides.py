@@ -25,8 +25,8 @@ from gateway.fleet.address import Address
 from gateway.fleet.backend import BackendState, Source, id_of
 from gateway.reload import Reloader
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.harness.fake_backend import FakeBackend
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT
 from tests.replicas import Lone, Replica, agree, until
 from tests.shared.bus import Bus

@@ -13,7 +13,7 @@ from gateway.config import Redis, Stored
 from gateway.http.owners import MAX_ID, Owner
 from gateway.http.shared_owners import PENDING, SharedOwners
 from gateway.shared.link import Link
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.replicas import until
 
 X, Y = Owner("10.0.0.1:8000", "tenant ä"), Owner("10.0.0.2:8000")

@@ -18,7 +18,7 @@ from gateway.http.shared_quotas import SharedQuotas
 from gateway.http.shared_use import LATE, SharedUse
 from gateway.shared.link import Link
 from gateway.shared.records import Away
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 
 REPLICAS = 4
 LEASE = 10.0

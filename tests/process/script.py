@@ -10,11 +10,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.harness.behaviour import Cut
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess, Metrics
 from tests.harness.raw import Answer, RawClient
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import ALL, CHAT, STREAMING, Json, text
 from tests.process.full_listener import FullListener
 

@@ -13,7 +13,7 @@ from gateway.config import Replication
 from gateway.shared.batch import pack
 from gateway.shared.records import Kind
 from gateway.shared.stats import Skip, Warmth
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.shared.members import FAST, Member, numbered, until
 
 LATER = 1 << 43

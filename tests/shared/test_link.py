@@ -14,8 +14,8 @@ import uvloop
 from gateway.shared.breaker import Outcome
 from gateway.shared.link import Link
 from gateway.shared.records import Away, Refused
+from loadtests.redis.server import RedisServer
 from tests.harness.gateway_process import free_port
-from tests.harness.redis_server import RedisServer
 from tests.harness.tcp_proxy import TcpProxy, Way
 from tests.shared.links import eventually, linked
 

@@ -14,10 +14,10 @@ from gateway.shared.breaker import Outcome
 from gateway.shared.link import Link
 from gateway.shared.records import Away, Refused
 from gateway.shared.servers import Servers
+from loadtests.redis.server import RedisServer, has_tls
+from loadtests.redis.sets import RedisCluster, RedisSentinels, cluster_port
 from tests.harness.certificates import Authority
 from tests.harness.gateway_process import free_port
-from tests.harness.redis_server import RedisServer, has_tls
-from tests.harness.redis_sets import RedisCluster, RedisSentinels, cluster_port
 from tests.shared.links import eventually, linked
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"

@@ -18,8 +18,8 @@ from gateway.scheduling.pool import Pool
 from gateway.shared.records import Away
 from gateway.shared.slots import SETTLING, Ask, Slots
 from gateway.types import Role
+from loadtests.redis.server import RedisServer
 from policies.registry import build
-from tests.harness.redis_server import RedisServer
 from tests.scheduling.virtual import DECODE, Caller, ask, limits, load_of
 
 PATIENCE = 20.0
