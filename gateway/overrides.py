@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("prefixgate.state")
 
+_TOLD = 10
+"""Names of entries in one line of the log."""
+
 
 class Held(StrEnum):
     """Where something that was set is held."""
@@ -270,16 +273,14 @@ class Overrides:
             (said if name.startswith("backends/") else rest)[name] = value
         laid = self._laid
         if laid is None or (laid.base, laid.values) != (self.base, rest):
+            before = {} if laid is None else laid.values
             laid = Laid(self.base, rest, {})
             settled = self._settle(over(self.base, rest, laid.ignored))
             self._laid = laid if settled else None
+            _tell_changed(before, rest)
         ignored = dict(laid.ignored)
-        before, self._backends = self._backends, said
-        differ = {
-            name
-            for name in before.keys() | said.keys()
-            if before.get(name, ...) != said.get(name, ...)
-        }
+        differ = _differing(self._backends, said)
+        self._backends = said
         unusable = {name for name in self.ignored if name.startswith("backends/")}
         found = standings(said, ignored)
         for id in sorted({name.split("/")[1] for name in differ | unusable}):
@@ -321,3 +322,15 @@ class Overrides:
         for name in ignored.keys() - self.ignored.keys():
             logger.warning("set over the admin API, not used here: %s: %s", name, ignored[name])
         self.ignored = ignored
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    names = before.keys() | after.keys()
+    return {name for name in names if before.get(name, ...) != after.get(name, ...)}
+
+
+def _tell_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    names = sorted(_differing(before, after))
+    if names:
+        more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+        logger.info("set or taken back over the admin API: %s%s", ", ".join(names[:_TOLD]), more)

@@ -99,7 +99,7 @@ def advise(settings: Settings, path: Path | None) -> None:
     if settings.auth.enabled and not settings.auth.keys:
         logger.warning(
             "auth.enabled without auth.keys: all requests are answered with 401. `prefixgate "
-            "hash-key` makes a key"
+            "hash-key` makes a key, and so does POST /admin/v1/keys"
         )
 
 

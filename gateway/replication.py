@@ -89,7 +89,7 @@ class Replication:
             feed, gateway.clock, lambda: gateway.pools.policy, gateway.learning.speeds
         )
         self.allotments = Allotments(lambda: gateway.pools.scheduling, self._replicas)
-        self._slots = Slots(self.link, feed.origin, self.allotments, self._lease)
+        self._slots = Slots(self.link, feed.origin, self.allotments, self._lease, self._replicas)
         self.allotments.wake = self._slots.wake
         gateway.overrides.share(Store(self.link, STATE_TIMEOUT), feed)
         for part in (self.index, self.load, gateway.overrides.state):

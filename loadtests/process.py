@@ -30,9 +30,12 @@ class ProcessError(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nothing listens on now."""
+    """Different loopback ports that nothing listens on now, for test processes side by side from a
+    share of each."""
     found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    place, shares = share()
+    ports = _PORTS[place::shares]
+    for port in random.sample(ports, len(ports)):
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
@@ -42,6 +45,12 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise ProcessError(f"fewer than {count} free ports between {_PORTS.start} and {_PORTS.stop}")
+
+
+def share() -> tuple[int, int]:
+    """Which of the test processes this is, and how many there are."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return int(worker), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,7 +13,7 @@ from gateway.app import Gateway
 from gateway.config import Redis, Settings
 from gateway.shared.link import Link
 from gateway.shared.store import Store
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.shared.bus import Bus
 
 WAIT = 20.0

@@ -25,8 +25,8 @@ from gateway.fleet.address import Address
 from gateway.fleet.backend import BackendState, Source, id_of
 from gateway.reload import Reloader
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.harness.fake_backend import FakeBackend
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT
 from tests.replicas import Lone, Replica, agree, until
 from tests.shared.bus import Bus
@@ -131,6 +131,42 @@ def test_C03_what_one_replica_is_told_all_obey(
                     assert serving(other) == {ID_A, ID_B}
                     assert other.gateway.pools.policy.name != "round_robin"
                     assert set(other.gateway.keys.uses) == {"settled"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("feed", [True, False])
+def test_every_replica_logs_what_was_set_or_taken_back_but_no_value(
+    redis: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    feed: bool,
+) -> None:
+    monkeypatch.setattr("gateway.shared.state.POLL", 3600.0)
+    caplog.set_level("INFO", "prefixgate.state")
+
+    def said() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        return [line for line in lines if line.startswith("set or taken back")]
+
+    async def run() -> None:
+        bus = Bus()
+        bus.cut = not feed
+        async with replicas(redis, 2, bus) as [told, other]:
+            every = 2 if feed else 1
+            await told.ask("PUT", "/policy", {"name": "round_robin"})
+            await until(lambda: len(said()) == every)
+            made = await told.ask("POST", "/keys", {"name": "made", "models": ["m*"]})
+            await until(lambda: len(said()) == 2 * every)
+            await told.ask("DELETE", "/overrides/policy")
+            await until(lambda: len(said()) == 3 * every)
+            assert (other.gateway.keys.uses.keys() >= {"made"}) is feed
+        lines = ["policy"] * every + ["keys/made/hash, keys/made/models"] * every
+        assert said() == [
+            f"set or taken back over the admin API: {line}"
+            for line in [*lines, *["policy"] * every]
+        ]
+        assert str(made["key"]) not in caplog.text
 
     asyncio.run(run())
 

@@ -20,15 +20,18 @@ _SEPARATORS = 4
 _HOST = re.compile(rb"[^\s,/?#@\\]*")
 _VERSIONS = ("1.1", "1.0")
 _NOT_FORWARDED = (b"CONNECT", b"TRACE")
-_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_FRAMING = (b"host", b"content-length", b"transfer-encoding")
 
 
 def check_head(
     method: bytes, target: bytes, version: str, headers: Headers, limits: Server
-) -> None:
+) -> dict[bytes, bytes]:
     """Args:
         version: as after "HTTP/".
         headers: names in lower case.
+
+    Returns:
+        The headers by name; of those that are given more than once, the last.
 
     Raises:
         BadHead: it is refused; the connection ends, for where the next request begins is not known.
@@ -54,20 +57,21 @@ def check_head(
         raise BadHead(
             f"{method.decode()} is not allowed here.", status=405, code="method_not_allowed"
         )
-    seen: dict[bytes, bytes] = {}
-    for name, value in headers:
-        if name in _FRAMING:
-            if name in seen:
+    given = dict(headers)
+    if len(given) < len(headers):
+        names = [name for name, _ in headers]
+        for name in _FRAMING:
+            if names.count(name) > 1:
                 raise _ambiguous(f"The header {name.decode()} is given more than once.")
-            seen[name] = value
-    if version == "1.1" and b"host" not in seen:
+    if version == "1.1" and b"host" not in given:
         raise BadHead("The header host is missing.", code="missing_host")
-    coding = seen.get(b"transfer-encoding")
+    coding = given.get(b"transfer-encoding")
     if coding is not None:
-        if b"content-length" in seen:
+        if b"content-length" in given:
             raise _ambiguous("Both content-length and transfer-encoding are given.")
         if coding.lower() != b"chunked" or version == "1.0":
             raise _ambiguous("transfer-encoding must be chunked, in HTTP/1.1.")
+    return given
 
 
 def check_host(headers: Headers) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import h11
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -89,12 +90,16 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
         self._unfinished = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         parser, limits = self.parser, self.limits
         if self._head_timer is not None or self._read > limits.max_head:
             check_size(size_of(self.url, self.headers), limits)
         version = parser.get_http_version()
-        check_head(parser.get_method(), self.url, version, self.headers, limits)
+        given = check_head(parser.get_method(), self.url, version, self.headers, limits)
+        self.expect_100_continue = given.get(b"expect", b"").lower() == b"100-continue"
         # httptools stops parsing where a protocol would be switched, and takes the request's body
         # for the next request: anybody could smuggle one in. Nothing is switched here, so such
         # requests are refused, and the connection ends.
@@ -110,6 +115,19 @@ class GatewayProtocol(Guard, HttpToolsProtocol):
         self._in_head = False
         if self._head_timer is not None:
             self.head_came()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle.body:
+            if type(cycle.body) is bytes:
+                cycle.body = bytearray(cycle.body)
+            super().on_body(body)
+        elif not cycle.response_complete:
+            # Nearly always all of it, which need not be copied, here and again when it is read.
+            cycle.body = body
+            if len(body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def refuse(self, error: BadHead) -> None:
         cycle = self.cycle

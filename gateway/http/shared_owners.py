@@ -1,7 +1,7 @@
 """Which backend keeps which stored response, wherever it was made: kept in Redis for all replicas.
 
-A note goes there at once, before the answer's first bytes have gone to the client, and is waited
-for by nobody. Only a request that names a response which is not known here asks Redis.
+A note goes there as the answer's first bytes go to the client, and is waited for by nobody. Only a
+request that names a response which is not known here asks Redis.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ TOGETHER = 256
 """Notes in one step."""
 RETRY = 0.5
 """Seconds between two attempts to bring notes to a Redis that is away."""
+LOOKS = (0.0, 0.01, 0.03)
+"""Seconds before each look for a response. A client may have its id and name it elsewhere while the
+note of it is still on its way."""
 
 NOTE = """\
 local time = redis.call('TIME')
@@ -121,14 +124,17 @@ class SharedOwners:
         return self._seek(id)
 
     async def _seek(self, id: str) -> None:
-        try:
-            found = await self._commands.run(FIND, self._keys, [self._ttl, id])
-        except (Away, Refused):
-            return
-        if found is not None:
-            # What is none of ours names no backend there is.
-            backend, _, tenant = found.decode(errors="replace").partition("\n")
-            self._local.note(id, Owner(backend, tenant))
+        for pause in LOOKS:
+            await asyncio.sleep(pause)
+            try:
+                found = await self._commands.run(FIND, self._keys, [self._ttl, id])
+            except (Away, Refused):
+                return
+            if found is not None:
+                # What is none of ours names no backend there is.
+                backend, _, tenant = found.decode(errors="replace").partition("\n")
+                self._local.note(id, Owner(backend, tenant))
+                return
 
     @property
     def _ttl(self) -> int:

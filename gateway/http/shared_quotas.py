@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from gateway.config import KeyLimits
 from gateway.http.quota_sharing import QuotaSharing
-from gateway.http.shared_use import SharedUse
+from gateway.http.shared_use import NO_LIMITS, SharedUse
 from gateway.shared.background import Background
 
 logger = logging.getLogger("prefixgate.quotas")
@@ -88,11 +88,14 @@ class SharedQuotas:
                 self._local_since = now
             if self._said_local or now - self._local_since < WORTH_SAYING:
                 return
+            if all(use.limits == NO_LIMITS for use in tuple(self._uses.values())):
+                return
             self._said_local = True
             logger.warning(
-                "API keys' limits are this replica's own for now, of %d (auth.without_redis: %s)",
-                sharing.replicas,
+                "API keys' limits are this replica's own for now"
+                " (auth.without_redis: %s, %d replicas)",
                 sharing.without_redis.value,
+                sharing.replicas,
             )
             return
         self._local_since = None

@@ -11,7 +11,7 @@ class Node:
 
     Attributes:
         edge: hashes of the run; empty only at the root.
-        start: depth of the run's first block.
+        start, end: depth of the run's first block, and after its last.
         children: by the first hash of their edges.
         holders: who has all of the run, each with its last touch. A child's holders are always
             among its parent's.
@@ -19,7 +19,7 @@ class Node:
             None when there are none.
     """
 
-    __slots__ = ("children", "edge", "holders", "parent", "pending", "start")
+    __slots__ = ("children", "edge", "end", "holders", "parent", "pending", "start")
 
     def __init__(
         self,
@@ -31,15 +31,11 @@ class Node:
     ) -> None:
         self.edge = edge
         self.start = start
+        self.end = start + len(edge) // HASH_BYTES
         self.parent = parent
         self.children: dict[bytes, Node] = {}
         self.holders = holders
         self.pending = pending
-
-    @property
-    def end(self) -> int:
-        """Depth after the run's last block."""
-        return self.start + len(self.edge) // HASH_BYTES
 
 
 class Tree:
@@ -147,6 +143,7 @@ class Tree:
         self._walked = None
         self.blocks -= len(leaf.edge) // HASH_BYTES - blocks
         leaf.edge = leaf.edge[: blocks * HASH_BYTES]
+        leaf.end = leaf.start + blocks
 
     def remove(self, leaf: Node) -> None:
         """Take a leaf out, and merge its parent where that leaves an only child."""

@@ -15,6 +15,12 @@ WANTED = 40
 to look at everything that waits again."""
 
 
+GRACE = 0.5
+"""Seconds without Redis after which a replica with less than an even part takes that. Between two
+that are short of slots most may be with the other at that moment: without this the one could serve
+nothing for as long as Redis is away."""
+
+
 class Allotment:
     """How many requests of one class this replica may have at one backend.
 
@@ -47,8 +53,10 @@ class Allotments:
     """The allotments at all backends; a `SlotHolder`.
 
     While Redis cannot be asked allotments stay as they are, so that their sum stays within the
-    limits. Where it has never said anything of one, because it was away ever since the replica
-    started or the backend came, the replica takes an even part among those it knows of.
+    limits; but nobody waits for Redis. Where one is less than an even part among the replicas that
+    are known of, and not enough for what waits, that part is taken after `GRACE`; where Redis has
+    never said anything of one, because it was away ever since the replica started or the backend
+    came, at once.
 
     Args:
         scheduling: the limits of the moment.
@@ -126,14 +134,19 @@ class Allotments:
         for load in roomier:
             load.room_came_free()
 
-    def unanswered(self) -> None:
+    def unanswered(self, seconds: float) -> None:
+        """Redis cannot be asked, for so long: where nothing was ever said, or what there is does
+        not do, an even part is taken."""
         for load in tuple(self._loads.values()):
             for work_class in WorkClass:
                 allotment = load.of(work_class).allotment
                 guess = self._guess(work_class)
-                if allotment is None or allotment.is_told or allotment.allowed >= guess:
+                if allotment is None or allotment.allowed >= guess:
+                    continue
+                if allotment.is_told and not (allotment.wanted and seconds >= GRACE):
                     continue
                 allotment.allowed = guess
+                allotment.is_told = False
                 load.room_came_free()
         self._look()
 

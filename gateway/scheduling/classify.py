@@ -35,9 +35,9 @@ def appraise(
     for load in backends:
         if load.prefill_rate > fastest.prefill_rate:
             fastest = load
-    cold = cold_seconds(fastest, tokens)
-    least = cold
-    if matched:
+    cold = least = cold_seconds(fastest, tokens)
+    # A match can only make it less, so one that is small without it need not be looked at.
+    if matched and cold >= settings.prefill_seconds:
         for load in backends:
             held = matched.get(load.id)
             if held is not None:

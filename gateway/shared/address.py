@@ -10,6 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from gateway.config import ConfigError
 
 _SCHEMES = ("redis", "rediss", "unix")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z+]{0,15}")
+_EXPECTED = "expected redis://, rediss:// or unix://"
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/]+))(?::(?P<port>\d{1,5}))?")
@@ -60,9 +62,16 @@ def place_of(url: str, *, sentinels: bool, option: str = "redis.url") -> Place:
     try:
         parts = urlsplit(url)
     except ValueError:  # its message has what stands before the host
-        raise wrong("cannot be read, expected redis://, rediss:// or unix://") from None
+        raise wrong(f"cannot be read, {_EXPECTED}") from None
     if parts.scheme not in _SCHEMES:
-        raise wrong("expected redis://, rediss:// or unix://")
+        scheme, mark, _ = url.partition("://")
+        if not mark:
+            found = "begins with no scheme"
+        elif _SCHEME.fullmatch(scheme):
+            found = f"scheme {scheme!r}"
+        else:  # it may have a password in it
+            found = "an unknown scheme"
+        raise wrong(f"{found}, {_EXPECTED}")
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise wrong("has an '@' too late; '/', '?' and '#' in a password are %2F, %3F and %23")
     if parts.fragment:

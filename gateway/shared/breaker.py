@@ -19,7 +19,7 @@ logger = logging.getLogger("prefixgate.redis")
 _FAILURES = 3
 _STEADY = 5.0
 """Seconds for which a server must have been good to be believed at once when it is good again."""
-_PAUSES = (0.5, 0.5, 1.0, 2.0, 4.0)
+_PAUSES = (0.5, 0.5, 1.0, 2.0)
 """Seconds between attempts while down, by how many times in a row it was good for less."""
 
 

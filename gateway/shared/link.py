@@ -226,10 +226,14 @@ class Link:
 
     async def _tend(self) -> None:
         while True:
+            was_up = self.up
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK if self.up else self._breaker.pause):
+                async with asyncio.timeout(_TICK if was_up else self._breaker.pause):
                     await self._wake.wait()
+            is_woken = self._wake.is_set()
             self._wake.clear()
+            if was_up and not self.up and not is_woken:
+                continue  # it pauses first
             if not self.up:
                 await self._recover()
                 continue

@@ -11,11 +11,14 @@ would keep requests away from idle backends.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.shared.records import BadRecord, Kind, Origin
 from gateway.types import Clock
+
+logger = logging.getLogger("prefixgate.shared")
 
 ABANDON = 3
 """Leases after which a replica that cannot listen believes nothing of the others any more."""
@@ -61,6 +64,13 @@ class Replicas:
         self._outdated: set[Origin] = set()
         self.others: dict[Origin, Replica] = {}
 
+    @property
+    def patience(self) -> float:
+        """Seconds until the first of the others is gone, if none is heard meanwhile; 0 when that
+        depends on what the next look at the stream brings."""
+        heard = min((replica.heard_at for replica in self.others.values()), default=self._clock())
+        return max(0.0, max(heard, self._since) + self._lease - self._clock())
+
     def heard(self, origin: Origin, age: float) -> None:
         """A batch of a replica is there.
 
@@ -75,6 +85,7 @@ class Replicas:
         replica = self.others.get(origin)
         if replica is None:
             self.others[origin] = Replica("", self._clock())
+            logger.info("another replica is there: %d with this one", self._count())
         else:
             replica.heard_at = self._clock()
 
@@ -86,7 +97,8 @@ class Replicas:
         except UnicodeDecodeError as error:
             raise BadRecord("a sign of life has a version that is no text") from error
         if record[0] == _LEAVES:
-            self._end(origin)
+            if self._end(origin):
+                logger.info("a replica has stopped: %d with this one", self._count())
         elif (replica := self.others.get(origin)) is not None:
             replica.version = version
 
@@ -106,15 +118,28 @@ class Replicas:
             # What it had under way when it was last heard, long before we came, was taken in.
             self._gone(self._outdated.pop())
         for origin, replica in [*self.others.items()]:
-            if now - max(replica.heard_at, self._since) > self._lease:
+            if now - max(replica.heard_at, self._since) >= self._lease:
                 self._end(origin)
+                logger.warning(
+                    "a replica was silent for %g s and counts as gone: %d with this one",
+                    self._lease,
+                    self._count(),
+                )
 
     def look(self) -> None:
         """Give up the others if the stream could not be read for too long."""
         if self._clock() - self._listened_at > ABANDON * self._lease:
+            if self.others:
+                logger.warning("nothing was heard of the other replicas for too long: all are gone")
             for origin in [*self.others]:
                 self._end(origin)
 
-    def _end(self, origin: Origin) -> None:
-        if self.others.pop(origin, None) is not None:
-            self._gone(origin)
+    def _count(self) -> int:
+        return len(self.others) + 1
+
+    def _end(self, origin: Origin) -> bool:
+        """Whether it was there."""
+        if self.others.pop(origin, None) is None:
+            return False
+        self._gone(origin)
+        return True

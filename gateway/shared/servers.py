@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from gateway.config import ConfigError, Redis, Secret
+from gateway.config import BackendTls, ConfigError, Redis, Secret
 from gateway.secrets import reveal
 from gateway.shared.address import Address, place_of
 from gateway.shared.connection import Connection, Lost
@@ -64,6 +64,11 @@ class Servers:
             settings.sentinel_username,
             _revealed(settings.sentinel_password, "redis.sentinel_password"),
         )
+        if settings.tls != BackendTls() and not place.tls:
+            raise ConfigError(
+                "redis.tls: has no use without TLS, expected a redis.url that begins with rediss://",
+                field="redis.tls",
+            )
         self._tls = backend_context(settings.tls, "redis.tls") if place.tls else None
         self._server_name = settings.tls.server_name
         self._database = place.database
@@ -153,6 +158,8 @@ class Servers:
         finally:
             asked.abort()
         if isinstance(found, Refused):
+            if str(found).startswith("ERR unknown command"):
+                raise Away(f"{sentinel} is no Sentinel: redis.sentinel_service is set")
             words = away(found) or f"says {found}"
             raise Away(f"the Sentinel {sentinel} {words}")
         if not found:
@@ -192,6 +199,8 @@ class Servers:
             if login is not None:
                 reply = await _answer(connection, "AUTH", *login)
                 if isinstance(reply, Refused):
+                    if "without any password" in str(reply):
+                        raise Away(f"{address} wants no password, and was given one")
                     words = away(reply) or f"refuses the password ({_code(reply)})"
                     raise Away(f"{address} {words}")
         except BaseException:

@@ -12,8 +12,9 @@ even shares of the rest, and what does not go into even shares goes from one to 
 Where replicas have different limits for one backend, as while settings are rolled out, the lowest
 holds for all: a replica could otherwise be left with nothing by others that think there is more.
 
-Bounds. A replica that Redis cannot be reached from keeps what it holds. Where Redis is away for
-all, that is right; where it is away for one alone, the others get its part once its lease ends.
+Bounds. A replica that Redis cannot be reached from keeps what it holds, and takes an even part
+where it holds less and is short. Where it is away for one alone, the others get its part once its
+lease ends.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -51,7 +53,7 @@ PART = 256
 _SCRIPT = """
 local replicas, slots, me = KEYS[1], KEYS[2], ARGV[1]
 local turn, lease, settling = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local keep = tonumber(ARGV[5])
+local keep, known_of = tonumber(ARGV[5]), tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local born, last, before = nil, nil, -1
@@ -89,6 +91,8 @@ if lease == 0 then
   return {}
 end
 live[me], count = now, count + 1
+-- Those that are known of and have not reported may have been slower to find Redis again.
+if count < known_of and now - born < lease * 2 then settling = lease * 2 end
 
 local function entries(raw)
   local readable, all = pcall(cmsgpack.unpack, raw)
@@ -103,13 +107,13 @@ local function entries(raw)
 end
 
 local stored = {}
-for i = 6, #ARGV, 5 do
+for i = 7, #ARGV, 5 do
   local raw = redis.call('HGET', slots, ARGV[i])
   stored[i] = raw and entries(raw) or {}
   if raw and not next(stored[i]) then born = now end
 end
 local answer = {}
-for i = 6, #ARGV, 5 do
+for i = 7, #ARGV, 5 do
   local name, limit, held = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local used, wanted = tonumber(ARGV[i + 3]), ARGV[i + 4] == '1'
   local all, own_limit = stored[i], limit
@@ -232,8 +236,8 @@ class SlotHolder(Protocol):
         """How many may be in flight, for each that was asked for last; what is in flight above
         that goes on, and counts as held."""
 
-    def unanswered(self) -> None:
-        """Redis is away: what is held stays."""
+    def unanswered(self, seconds: float) -> None:
+        """Redis is away, for so long."""
 
 
 class Slots:
@@ -241,13 +245,19 @@ class Slots:
 
     Args:
         lease: seconds after which a silent replica's allotments fall to the others.
+        replicas: how many there are, this one included, as far as is known.
 
     Attributes:
         refused: Redis's own words, while it refuses; "" otherwise.
     """
 
     def __init__(
-        self, commands: Commands, origin: Origin, holder: SlotHolder, lease: float
+        self,
+        commands: Commands,
+        origin: Origin,
+        holder: SlotHolder,
+        lease: float,
+        replicas: Callable[[], int] = lambda: 1,
     ) -> None:
         self.refused = ""
         self._commands = commands
@@ -255,7 +265,9 @@ class Slots:
         self._keys = [commands.key("slots", "replicas"), commands.key("slots", "held")]
         self._holder = holder
         self._lease = lease
+        self._replicas = replicas
         self._interval = min(INTERVAL, lease / EXCHANGES)
+        self._answered_at = -inf
         self._turn = 0
         self._ends = False
         self._short = asyncio.Event()
@@ -282,6 +294,7 @@ class Slots:
         """Report what is held, and take what is given."""
         asks = self._holder.asks()
         allowed: list[int] = []
+        loop = asyncio.get_running_loop()
         try:
             for start in range(0, len(asks) or 1, PART):
                 part = asks[start : start + PART]
@@ -290,9 +303,9 @@ class Slots:
                     return  # overtaken by a later call
                 allowed += answer
         except Away:
-            self._holder.unanswered()
+            self._holder.unanswered(loop.time() - self._answered_at)
         except Refused as refused:
-            self._holder.unanswered()
+            self._holder.unanswered(loop.time() - self._answered_at)
             if not self.refused:
                 logger.warning("backends' limits are not shared: %s", refused)
             self.refused = str(refused)
@@ -300,6 +313,7 @@ class Slots:
             if self.refused:
                 self.refused = ""
                 logger.info("backends' limits are shared again")
+            self._answered_at = loop.time()
             self._holder.answered(allowed)
 
     async def _call(self, asks: Sequence[Ask], lease: float) -> list[int]:
@@ -310,6 +324,7 @@ class Slots:
             round(lease * 1e3),
             round(SETTLING * 1e3),
             round(KEEP * 1e3),
+            self._replicas(),
         ]
         for ask in asks:
             words += (ask.slot, ask.limit, ask.held, ask.used, int(ask.wanted))

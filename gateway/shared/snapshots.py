@@ -129,6 +129,9 @@ class Snapshots:
                 snapshot = None  # its chunks were evicted
         if snapshot is None:
             self._age = None
+            if self._current is not None and self._useless is None:
+                self._stats.snapshots_lost += 1
+                logger.warning("Redis has lost the snapshot of the index: another is written")
         else:
             age = (self._now - snapshot.written) / 1000
             # Redis's clock has gone back: as good a reason as any to write another.

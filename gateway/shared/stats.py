@@ -47,14 +47,14 @@ class FeedStats:
         gaps: times that batches of another replica were missing.
         own_gaps: times that own batches were missing from the stream.
         skipped: by reason; batches for `VERSION` and `BATCH`, records for the others.
-        rewinds: times that the stream was found to have gone back: flushed, restarted or failed
-            over.
+        rewinds: times that the end of the stream was found to have gone back, as after a failover.
         reloads: times that the snapshot was needed again while running.
         outbox_records, outbox_bytes: not sent yet, now.
         lag_entries: entries of the stream that are not taken in yet, now; at most `LOOK_LIMIT`.
         lag_seconds: what these span in time.
         snapshots_written, snapshots_loaded: by this replica.
         snapshot_failures: snapshots that were not written or loaded to their end.
+        snapshots_lost: times that one was there and then none.
         snapshot_age: seconds since the position of the current one, whoever wrote it; None when
             there is none or Redis is away.
         snapshot_bytes: size of the current one.
@@ -85,6 +85,7 @@ class FeedStats:
     snapshots_written: int = 0
     snapshots_loaded: int = 0
     snapshot_failures: int = 0
+    snapshots_lost: int = 0
     snapshot_age: float | None = None
     snapshot_bytes: int = 0
     snapshot_seconds: float = 0.0

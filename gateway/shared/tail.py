@@ -136,7 +136,9 @@ class Tail:
             self._arrived()
         while self._placed:
             confirmed = self._confirmed()
-            entries = await self._stream.read(self.position, COUNT, self._wait)
+            # Not beyond the end of a lease: what a dead replica had under way ends with it.
+            wait = min(self._wait, self._replicas.patience)
+            entries = await self._stream.read(self.position, COUNT, wait)
             if not self._placed:  # `look` has found so meanwhile, and said it
                 self._stream.reconnect()
                 return
@@ -169,7 +171,9 @@ class Tail:
 
     def _displaced(self, look: Look) -> None:
         if look.first is not None and look.first > self.position:
-            logger.info("the stream was trimmed beyond what this replica has read")
+            logger.info(
+                "the stream lacks what follows on what this replica has read: it loads the snapshot"
+            )
             self._placed = False
         else:
             self._went_back()

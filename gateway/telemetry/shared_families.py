@@ -60,6 +60,7 @@ def _snapshots(sharing: SharingView) -> Iterator[tuple[Labels, Value]]:
     yield ("written",), feed.snapshots_written
     yield ("loaded",), feed.snapshots_loaded
     yield ("failed",), feed.snapshot_failures
+    yield ("lost",), feed.snapshots_lost
 
 
 def _snapshot_age(sharing: SharingView) -> Iterator[tuple[Labels, Value]]:
@@ -155,7 +156,7 @@ SHARED_FAMILIES: tuple[Family, ...] = (
     ),
     _counter(
         "prefixgate_feed_rewinds_total",
-        "Times that Redis had lost what replicas had told.",
+        "Times that the end of the stream had gone back.",
         lambda sharing: sharing.feed.rewinds,
     ),
     _gauge(

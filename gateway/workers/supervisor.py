@@ -61,9 +61,9 @@ def supervise(
     gateway = check(settings)
     if settings.redis.url is None:
         raise ConfigError(
-            f"--workers: {count} need redis.url, which is not set: without Redis each would have "
-            "its own prefix index, queues, limits and admin state; set redis.url, or leave "
-            "--workers out",
+            f"--workers: {count} processes need redis.url, which is not set: without Redis each "
+            "would have its own prefix index, queues, limits and admin state; set redis.url, or "
+            "leave --workers out",
             field="redis.url",
         )
     raise_limit(settings)

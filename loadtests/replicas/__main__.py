@@ -1,6 +1,6 @@
 """`python -m loadtests.replicas`: are several gateways as good as one?
 
-In virtual time, unless asked for one of the others, which start real processes.
+Sessions in virtual time, unless asked for one of the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.config import ConfigError
 from loadtests.process import ProcessError
-from loadtests.replicas import faults, live, propagation, report, virtual
+from loadtests.replicas import faults, live, placing, propagation, report, virtual
 from loadtests.suite import document
 
 
@@ -43,8 +43,11 @@ def _measure(options: argparse.Namespace) -> tuple[str, list[str]]:
         case "faults":
             endured = faults.run(_faults(options.fault), options.repeats)
             return faults.table(endured), faults.missed(endured)
+        case "placing":
+            placed = placing.run()
+            return placing.table(placed), placing.missed(placed)
         case "propagation":
-            found = propagation.run(options.redis)
+            found = propagation.run()
             return propagation.table(found), propagation.missed(found)
         case _:
             rows = [
@@ -69,15 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     for name, told in (
         ("live", "sessions through real gateways, with and without Redis"),
+        ("placing", "new prefixes that two place at once, in virtual time"),
         ("faults", "Redis in trouble under a steady load"),
         ("propagation", "the way between gateways, memory, restarts, a death"),
     ):
         what.add_argument(f"--{name}", dest="part", action="store_const", const=name, help=told)
     add = parser.add_argument
     add("--traces", type=Path, metavar="DIR", help="of Mooncake's conversation trace")
-    add("--seeds", type=int, default=2, metavar="N", help="runs of each (default %(default)s)")
+    add("--seeds", type=int, default=4, metavar="N", help="runs of each (default %(default)s)")
     add("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
-    add("--redis", metavar="URL", help="for real gateways; started when not given")
+    add("--redis", metavar="URL", help="for --live; started when not given")
     add(
         "--gateways",
         type=int,

@@ -11,6 +11,7 @@ import time
 import httpx
 import msgspec
 
+from gateway.config import Replication
 from loadtests.chaos.gateway import Gateway
 from loadtests.client import Client
 from loadtests.process import HOST
@@ -19,6 +20,8 @@ from loadtests.replicas.instant import HELD
 from loadtests.replicas.site import CHAT, ask
 
 IN_FLIGHT = 50
+LEASE = Replication().lease + 0.25
+"""Seconds after its last sign of life, right after which it is killed, and the time to see it."""
 _PROMPT_BYTES = 600
 
 

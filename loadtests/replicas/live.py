@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -13,7 +14,7 @@ import uvloop
 
 from loadtests.player import Recording, play
 from loadtests.process import ProcessError, Processes
-from loadtests.replicas.servers import Server
+from loadtests.redis.server import RedisServer
 from loadtests.replicas.site import MODEL, Balancer, open_site
 from loadtests.sample import Sample
 from loadtests.summary import percentile
@@ -56,11 +57,13 @@ def run(replicas: Sequence[int] = REPLICAS, url: str | None = None, seed: int = 
     rows = []
     for count in replicas:
         for shared in (True, False) if count > 1 else (False,):
-            with TemporaryDirectory() as name, Processes() as processes:
+            with ExitStack() as stack:
+                name = stack.enter_context(TemporaryDirectory())
                 redis = None
                 if shared:
-                    redis = {"url": url or Server(processes, Path(name)).url}
-                    redis["namespace"] = f"replicas-{count}"
+                    found = url or stack.enter_context(RedisServer()).url
+                    redis = {"url": found, "namespace": f"replicas-{count}"}
+                processes = stack.enter_context(Processes())
                 rows.append(_row(count, shared, _record(processes, Path(name), count, redis, seed)))
     return rows
 

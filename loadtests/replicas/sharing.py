@@ -29,10 +29,14 @@ class Sharing:
 SHARED = Sharing("shared, 10 ms", 0.01)
 NOTHING = Sharing("nothing shared", inf)
 """The control: the same replicas with the feed cut."""
-ARMS = (
+SHARED_ARMS = (
     SHARED,
     Sharing("shared, 50 ms", 0.05),
     Sharing("shared, 250 ms", 0.25),
+)
+"""Those that are held against one gateway."""
+ARMS = (
+    *SHARED_ARMS,
     Sharing("every 10 s", every=10.0),
     NOTHING,
 )

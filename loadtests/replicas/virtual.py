@@ -10,7 +10,6 @@ from pathlib import Path
 from gateway.config import Scheduling
 from loadtests.replay import arm, jobs, source
 from loadtests.replay.fleet import Fleet
-from loadtests.replay.interval import Interval, interval
 from loadtests.replay.metrics import Slo, measured, metrics, warm_up
 from loadtests.replay.player import Mode, Player, Scenario
 from loadtests.replay.sessions import link
@@ -44,13 +43,13 @@ class Workload:
 class Row:
     """
     Attributes:
-        figures: by name, over all seeds.
+        figures: by name, one for each seed.
     """
 
     workload: str
     replicas: int
     sharing: Sharing
-    figures: Mapping[str, Interval]
+    figures: Mapping[str, Sequence[float]]
 
 
 def workloads(traces: Path | None) -> list[Workload]:
@@ -96,7 +95,7 @@ def run(
     rows = []
     for at, (count, sharing) in enumerate(settings):
         own = runs[at * seeds : (at + 1) * seeds]
-        figures = {name: interval([figures[name] for figures in own]) for name in own[0]}
+        figures = {name: [figures[name] for figures in own] for name in own[0]}
         rows.append(Row(workload.name, count, sharing, figures))
     return rows
 

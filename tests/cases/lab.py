@@ -10,10 +10,10 @@ from pathlib import Path
 from redis import Redis
 
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.cases.sharing import Group, until
 from tests.harness.gateway_process import GatewayProcess
 from tests.harness.raw import RawClient
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT, text
 from tests.harness.tcp_proxy import TcpProxy
 

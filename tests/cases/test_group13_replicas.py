@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from loadtests.redis.server import RedisServer
 from tests.cases.sharing import (
     TURNS,
     Group,
@@ -31,7 +32,6 @@ from tests.cases.test_group10_queues import Peak
 from tests.cases.test_group17_stored import Keeper
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import AUTH, GatewayProcess
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT, COMPLETIONS, RESPONSES, text
 
 MAX_BLOCKS = 3000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from loadtests.redis.server import RedisServer
+from loadtests.redis.sets import RedisCluster, RedisSentinels
 from tests.cases.sharing import Group, is_shared, known, knows, place, would_send
-from tests.harness.redis_server import RedisServer
-from tests.harness.redis_sets import RedisCluster, RedisSentinels
 from tests.harness.routes import text
 
 TIMEOUT = 2.0

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.cases.test_group17_stored import Keeper, made, owner_of
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import GatewayProcess
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT, RESPONSES, Json, text
 
 BODY = CHAT.body(["hello"])

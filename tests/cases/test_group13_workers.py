@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtests.redis.server import RedisServer
 from tests.harness.fake_backend import FakeBackend
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import Json
 from tests.workers.gateway import Crowd, Workers
 

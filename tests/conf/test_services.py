@@ -17,9 +17,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadtests.redis.server import RedisServer
 from tests.conf.compose import ENGINES, ROOT, SERVICES, mounts
 from tests.harness.gateway_process import free_port
-from tests.harness.redis_server import RedisServer
 
 START_SECONDS = 40.0
 PORTS = {"gateway": 8080} | dict.fromkeys(ENGINES, 8000)

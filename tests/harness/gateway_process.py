@@ -20,6 +20,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.secrets import hash_key
+from loadtests.process import share
 from tests.harness.raw import RawClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,21 +36,15 @@ def free_port(host: str = "127.0.0.1") -> int:
     """One that nothing listens on now, and that the system gives to nobody by itself: from below
     the ports of outgoing connections, and for test processes side by side from a share of each."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    share, shares = _share()
+    place, shares = share()
     while True:
-        port = random.randrange(PORTS.start + share, PORTS.stop, shares)
+        port = random.randrange(PORTS.start + place, PORTS.stop, shares)
         with socket.socket(family) as probe:
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
             return port
-
-
-def _share() -> tuple[int, int]:
-    """Which of the test processes this is, and how many there are."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    return int(worker), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 class Metrics:

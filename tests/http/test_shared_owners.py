@@ -13,7 +13,7 @@ from gateway.config import Redis, Stored
 from gateway.http.owners import MAX_ID, Owner
 from gateway.http.shared_owners import PENDING, SharedOwners
 from gateway.shared.link import Link
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.replicas import until
 
 X, Y = Owner("10.0.0.1:8000", "tenant ä"), Owner("10.0.0.2:8000")
@@ -194,3 +194,18 @@ def test_what_redis_holds_of_others_does_no_harm(
 
     asyncio.run(run())
     assert caplog.text.count("is not shared") == 1
+
+
+def test_A07_a_note_that_is_on_its_way_is_waited_for(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.shared_owners.LOOKS", (0.0, 0.5))
+
+    async def run() -> None:
+        async with replica(server) as here, replica(server) as there:
+            sought = asyncio.create_task(look_up(there, "resp_late"))
+            await asyncio.sleep(0.1)  # for the first look; were it later, it would find it
+            here.note("resp_late", X)
+            assert await sought == X
+
+    asyncio.run(run())

@@ -18,7 +18,7 @@ from gateway.http.shared_quotas import SharedQuotas
 from gateway.http.shared_use import LATE, SharedUse
 from gateway.shared.link import Link
 from gateway.shared.records import Away
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 
 REPLICAS = 4
 LEASE = 10.0
@@ -671,6 +671,7 @@ def test_a_hiccup_is_no_news(server: RedisServer, caplog: pytest.LogCaptureFixtu
 
     async def run() -> None:
         async with running(server, 1) as [one]:
+            one.use(KeyLimits(requests_per_minute=1))
             for seconds in (0.3, 1.0):
                 for _ in range(5):
                     one.script.cut = True
@@ -684,7 +685,27 @@ def test_a_hiccup_is_no_news(server: RedisServer, caplog: pytest.LogCaptureFixtu
     asyncio.run(run())
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 10
+    assert "(auth.without_redis: share, 4 replicas)" in said[0]
     assert {text.partition(" for now")[0] for text in said} == {
         "API keys' limits are this replica's own",
         "API keys' limits hold over all replicas",
     }
+
+
+@pytest.mark.parametrize("limits", [KeyLimits(), KeyLimits(max_concurrent=1)])
+def test_local_limits_are_no_news_where_no_key_has_any(
+    limits: KeyLimits, server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "prefixgate.quotas")
+
+    async def run() -> None:
+        async with running(server, 1) as [one]:
+            one.use(limits)
+            one.script.cut = True
+            one.quotas.round()
+            one.clock.now += 60
+            one.quotas.round()
+            assert one.sharing.local
+
+    asyncio.run(run())
+    assert bool(caplog.records) is (limits != KeyLimits())

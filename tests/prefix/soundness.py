@@ -31,7 +31,8 @@ def assert_sound(index: PrefixIndex) -> None:
         for touch in node.holders.values():
             if touch not in deepest or deepest[touch].start < node.start:
                 deepest[touch] = node
-    holders = {*index.holders(), *index._holdings.dead}
+    awaited = index._incarnations._awaited.values()
+    holders = {*index.holders(), *awaited, *index._holdings.dead}
     assert {touch for holder in holders for touch in holder.touches()} == set(deepest)
     assert all(touch.leaf is node for touch, node in deepest.items())
     for holder in holders:

@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.disagg.fleet import gateway_for
 from tests.harness.behaviour import Cut
 from tests.harness.fake_backend import FakeBackend
@@ -17,7 +18,6 @@ from tests.harness.gateway_process import GatewayProcess, Metrics
 from tests.harness.pd.leg import Part
 from tests.harness.pd.pools import Pools
 from tests.harness.raw import Answer, RawClient
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import ALL, CHAT, STREAMING, Json, text
 from tests.process.full_listener import FullListener
 

@@ -84,8 +84,8 @@ def test_tokens_add_up(after: Metrics) -> None:
 def test_every_metric_has_moved(script: Script) -> None:
     ours = {name for name in script.families if name.startswith("prefixgate_")}
     assert ours == {family.name.removesuffix("_total") for family in FAMILIES}
-    # A replica is behind the others for milliseconds; the feed's own tests hold it back.
-    assert ours - script.moved == {"prefixgate_feed_lag_seconds"}
+    # A replica is behind the others for milliseconds, which a scrape sees only by luck.
+    assert ours - script.moved <= {"prefixgate_feed_lag_seconds"}
 
 
 def test_nothing_is_left(after: Metrics) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.secrets import hash_key
+from loadtests.redis.server import RedisServer
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import KEY, ROOT, GatewayProcess
-from tests.harness.redis_server import RedisServer
 
 USER = re.compile(r"^ACL SETUSER prefixgate .*?^```", re.M | re.S)
 OURS = "{prefixgate:rights}:"

@@ -34,8 +34,9 @@ def test_sentinels_have_a_port_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://r", "expected redis://, rediss:// or unix://"),
-        ("r:6379", "expected redis://, rediss:// or unix://"),
+        ("http://r", "scheme 'http', expected redis://, rediss:// or unix://"),
+        ("redis+tls://r", "scheme 'redis+tls', expected redis://"),
+        ("r:6379", "begins with no scheme, expected redis://, rediss:// or unix://"),
         ("redis://", "server '', expected HOST or HOST:PORT"),
         ("redis://a,,b", "server '', expected HOST or HOST:PORT"),
         ("redis://r:0", "server 'r:0', expected HOST or HOST:PORT"),
@@ -63,3 +64,10 @@ def test_no_message_has_the_password(mark: str) -> None:
     for part in ("hun", "ter2"):
         assert part not in str(error.value)
     assert "hunter2" not in repr(place_of("redis://user:hunter2@r", sentinels=False))
+
+
+@pytest.mark.parametrize("url", ["user:hunter2@r", ":hunter2://r", "user:hunter2@redis://r"])
+def test_a_scheme_that_is_none_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected redis://") as error:
+        place_of(url, sentinels=False)
+    assert "hunter2" not in str(error.value)

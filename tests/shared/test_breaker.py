@@ -87,7 +87,7 @@ def test_what_comes_and_goes_is_tried_less_and_less_often() -> None:
         assert not breaker.retry_at_once
         breaker.down("still full")
         pauses.append(breaker.pause)
-    assert pauses == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert pauses == [0.5, 1.0, 2.0, 2.0, 2.0, 2.0]
     breaker.came_up("r:1")
     time.now += 60
     breaker.down("gone")

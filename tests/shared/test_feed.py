@@ -13,7 +13,7 @@ from gateway.config import Replication
 from gateway.shared.batch import pack
 from gateway.shared.records import Kind
 from gateway.shared.stats import Skip, Warmth
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.shared.members import FAST, Member, numbered, until
 
 LATER = 1 << 43
@@ -182,11 +182,15 @@ def test_Z10_after_a_flush_all_goes_on_and_the_snapshot_is_written_anew(
 
     async def body(a: Member, b: Member, cut: Member) -> None:
         a.learn(*numbered(0, 300))
-        await until(lambda: b.feed.stats.snapshot_age is not None)
+        stats = [each.feed.stats for each in (a, b)]
+        await until(lambda: all(each.snapshot_age is not None for each in stats))
+        assert [each.snapshots_lost for each in stats] == [0, 0]
         redis.command("FLUSHALL")
         await share(a, b, cut, b"after")
         await share(b, a, cut, b"after that")
         await until(lambda: redis.command("EXISTS", a.link.key("snapshot").decode()) == b":1\r\n")
+        # The other one may look again when there is a new one.
+        assert sum(each.snapshots_lost for each in stats) >= 1
         async with Member(redis.url, settings) as new:
             await until(lambda: {*new.book.known} == {*a.book.known})
         assert len(a.book.known) == 302

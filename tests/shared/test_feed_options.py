@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway.config import ConfigError, Replication, Settings, convert
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.shared.members import Member, numbered, until
 
 CALM = Replication()

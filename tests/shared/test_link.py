@@ -14,8 +14,8 @@ import uvloop
 from gateway.shared.breaker import Outcome
 from gateway.shared.link import Link
 from gateway.shared.records import Away, Refused
+from loadtests.redis.server import RedisServer
 from tests.harness.gateway_process import free_port
-from tests.harness.redis_server import RedisServer
 from tests.harness.tcp_proxy import TcpProxy, Way
 from tests.shared.links import eventually, linked
 
@@ -398,5 +398,25 @@ def test_a_script_that_redis_has_not_seen_is_no_refusal(server: RedisServer) -> 
             with pytest.raises(Refused):
                 await link.run("return redis.error_reply('NO')", [], [])
             assert link.state.commands[Outcome.REFUSED] == 1
+
+    asyncio.run(run())
+
+
+def test_a_redis_that_comes_and_goes_is_let_alone_for_longer(server: RedisServer) -> None:
+    async def run() -> None:
+        async with linked(server.url) as link:
+            came_up = 0
+            deadline = time.monotonic() + 2.0
+            while time.monotonic() < deadline:
+                if link.up:
+                    came_up += 1
+                    link._breaker.down("full")
+                await asyncio.sleep(0.005)
+            assert 2 <= came_up <= 4  # at 0, 0.5 and 1.5 s
+            await asyncio.wait_for(until_up(link), 10)
+
+    async def until_up(link: Link) -> None:
+        while not link.up:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     asyncio.run(run())

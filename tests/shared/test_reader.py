@@ -8,7 +8,7 @@ import pytest
 from gateway.shared.link import Link
 from gateway.shared.reader import Reader
 from gateway.shared.records import Away, Refused
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.shared.links import eventually, linked
 
 

@@ -35,12 +35,23 @@ def listener() -> Listener:
 
 
 def test_who_is_silent_for_a_lease_is_gone_and_who_is_not_stays(listener: Listener) -> None:
-    listener.listen(LEASE, B)
+    listener.listen(LEASE - 0.5, B)
     assert listener.ended == []
     listener.listen(0.5, B)
     assert listener.ended == [A]
     listener.listen(10, B)
     assert (listener.ended, [*listener.replicas.others]) == ([A], [B])
+
+
+def test_how_soon_the_first_is_gone_is_known(listener: Listener) -> None:
+    assert listener.replicas.patience == LEASE
+    listener.listen(LEASE - 1.0, B)
+    assert listener.replicas.patience == 1.0
+    listener.now += listener.replicas.patience
+    listener.replicas.heard(B, 0.0)
+    listener.replicas.listened()
+    assert listener.ended == [A]
+    assert listener.replicas.patience == LEASE
 
 
 def test_who_comes_back_can_go_again(listener: Listener) -> None:
@@ -55,9 +66,11 @@ def test_silence_while_this_replica_does_not_listen_is_not_believed(listener: Li
     for _ in range(16):
         listener.now += 0.5
         listener.replicas.look()
+    assert listener.replicas.patience == 0
     listener.listen(0.5)
     assert listener.ended == []  # 8.5 seconds after they were heard last
-    listener.listen(LEASE, B)
+    assert listener.replicas.patience == LEASE
+    listener.listen(LEASE - 0.5, B)
     assert listener.ended == []
     listener.listen(0.5, B)
     assert listener.ended == [A]
@@ -103,3 +116,23 @@ def test_other_signs_of_life_are_refused(listener: Listener, record: bytes) -> N
     with pytest.raises(BadRecord):
         listener.replicas.apply(Kind.ALIVE, record, A)
     assert {*listener.replicas.others} == {A, B}
+
+
+def test_who_comes_and_goes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "prefixgate.shared")
+    listener = Listener()
+    listener.listen(1, A, B)
+    listener.replicas.apply(Kind.ALIVE, alive("1.2", leaves=True), A)
+    listener.listen(4)
+    listener.listen(1, A)
+    for _ in range(int(2 * ABANDON * LEASE) + 2):
+        listener.now += 0.5
+        listener.replicas.look()
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("INFO", "another replica is there: 2 with this one"),
+        ("INFO", "another replica is there: 3 with this one"),
+        ("INFO", "a replica has stopped: 2 with this one"),
+        ("WARNING", "a replica was silent for 3 s and counts as gone: 1 with this one"),
+        ("INFO", "another replica is there: 2 with this one"),
+        ("WARNING", "nothing was heard of the other replicas for too long: all are gone"),
+    ]

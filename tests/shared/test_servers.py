@@ -14,10 +14,10 @@ from gateway.shared.breaker import Outcome
 from gateway.shared.link import Link
 from gateway.shared.records import Away, Refused
 from gateway.shared.servers import Servers
+from loadtests.redis.server import RedisServer, has_tls
+from loadtests.redis.sets import RedisCluster, RedisSentinels, cluster_port
 from tests.harness.certificates import Authority
 from tests.harness.gateway_process import free_port
-from tests.harness.redis_server import RedisServer, has_tls
-from tests.harness.redis_sets import RedisCluster, RedisSentinels, cluster_port
 from tests.shared.links import eventually, linked
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
@@ -70,6 +70,10 @@ def test_a_password_and_a_user(caplog: pytest.LogCaptureFixture, tmp_path: Path)
         works(server.url, username="gw", password="hunter2-of-gw")
         assert "wants a password" in cause_of(server.url)
         assert "refuses the user or the password" in cause_of(server.url, password="hunter2")
+    with RedisServer() as server:
+        assert "wants no password, and was given one" in cause_of(server.url, password="hunter2")
+        service = {"sentinel_service": "mymaster"}
+        assert f"127.0.0.1:{server.port} is no Sentinel" in cause_of(server.url, **service)
     assert "hunter2" not in caplog.text
 
 
@@ -157,6 +161,10 @@ def test_tls(tmp_path: Path) -> None:
         (Redis(url="redis://:a@r", password="b"), "redis.password: the password is in redis.url"),
         (Redis(url=SecretRef(env="NO_SUCH_URL")), "redis.url: the secret"),
         (Redis(url="rediss://r", tls=BackendTls(ca="/none.pem")), "redis.tls.ca: /none.pem"),
+        (
+            Redis(url="redis://r", tls=BackendTls(insecure=True)),
+            "redis.tls: has no use without TLS",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used(settings: Redis, message: str) -> None:

@@ -18,8 +18,8 @@ from gateway.scheduling.pool import Pool
 from gateway.shared.records import Away
 from gateway.shared.slots import SETTLING, Ask, Slots
 from gateway.types import Role
+from loadtests.redis.server import RedisServer
 from policies.registry import build
-from tests.harness.redis_server import RedisServer
 from tests.scheduling.virtual import DECODE, Caller, ask, limits, load_of
 
 PATIENCE = 20.0
@@ -90,6 +90,7 @@ class Replica:
         *,
         shared: bool = True,
         known: int = 1,
+        lease: float = LEASE,
     ) -> None:
         self.client = client
         self.done = 0
@@ -99,7 +100,7 @@ class Replica:
         clock = asyncio.get_running_loop().time
         self.loads = {id: load_of(id) for id in backends}
         self.allotments = Allotments(lambda: scheduling, lambda: known)
-        self.slots = Slots(client, bytes([number] * 8), self.allotments, LEASE)
+        self.slots = Slots(client, bytes([number] * 8), self.allotments, lease, lambda: known)
         self.allotments.wake = self.slots.wake
         self.pool = Pool("m", Role.UNIFIED, build("least_load", {}), scheduling, clock)
         self.pool.set_backends(list(self.loads.values()))
@@ -286,6 +287,45 @@ def test_while_redis_is_away_allotments_stay_as_they_are(server: RedisServer) ->
     asyncio.run(run())
 
 
+def test_nobody_is_left_without_a_slot_for_as_long_as_redis_is_away(server: RedisServer) -> None:
+    async def run() -> None:
+        async with Fleet(server, "without", 2, 4, "a", known=2) as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 2)
+            for _ in range(6):
+                one.send(PATIENCE)
+            await until(lambda: other.held() == 0)
+            for replica in fleet.replicas:
+                replica.client.up = False
+            other.keep_sending(4)
+            await until(lambda: other.done == 4)
+            assert other.held() == 2
+            assert other.allotments.guessed == 1
+
+    asyncio.run(run())
+
+
+def test_one_that_finds_redis_again_first_does_not_take_what_another_holds(
+    server: RedisServer,
+) -> None:
+    async def run() -> None:
+        async with Fleet(server, "first", 2, 4, "a", known=2, lease=30.0) as fleet:
+            one, other = fleet.replicas
+            await until(lambda: one.held() == other.held() == 2)
+            other.client.up = False
+            await one.client.call("DEL", one.client.key("slots", "replicas"))
+            await one.client.call("DEL", one.client.key("slots", "held"))
+            for _ in range(6):
+                one.send(SETTLING)
+            await until(lambda: one.done == 6)
+            assert one.held() == fleet.most == 2
+            other.client.up = True
+            other.keep_sending(4)
+            await until(lambda: other.done == 4)
+
+    asyncio.run(run())
+
+
 def test_a_replica_that_starts_without_redis_takes_an_even_part(server: RedisServer) -> None:
     async def run() -> None:
         fleet = Fleet(server, "guess", 1, 9, "a", known=3)
@@ -390,7 +430,7 @@ class Greedy:
         before, [self.allowed] = self.allowed, allowed
         self.turns += self.allowed > before == 0
 
-    def unanswered(self) -> None:
+    def unanswered(self, seconds: float) -> None:
         raise AssertionError
 
 
@@ -525,7 +565,7 @@ class Named:
     def answered(self, allowed: Sequence[int]) -> None:
         pass
 
-    def unanswered(self) -> None:
+    def unanswered(self, seconds: float) -> None:
         raise AssertionError
 
 

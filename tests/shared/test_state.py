@@ -14,7 +14,7 @@ from gateway.shared.link import Link
 from gateway.shared.records import Away, BadRecord, Kind, Refused
 from gateway.shared.state import AdminState
 from gateway.shared.store import NOTHING, Change, Entry, Store, Stored, Version
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 from tests.replicas import until
 from tests.shared.bus import Bus
 

@@ -22,7 +22,7 @@ from gateway.shared.store import (
     Stored,
     Version,
 )
-from tests.harness.redis_server import RedisServer
+from loadtests.redis.server import RedisServer
 
 
 @pytest.fixture(scope="module")

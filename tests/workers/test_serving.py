@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from loadtests.redis.server import RedisServer
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import Metrics
 from tests.harness.raw import RawClient
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT
 from tests.workers.gateway import Crowd, Workers, alive
 

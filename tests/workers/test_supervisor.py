@@ -17,10 +17,10 @@ import pytest
 from gateway.secrets import hash_key
 from gateway.sockets import CannotListen, listen, listen_for_each
 from gateway.workers.supervisor import Supervisor
+from loadtests.redis.server import RedisServer
 from tests.harness.fake_backend import FakeBackend
 from tests.harness.gateway_process import ROOT, free_port
 from tests.harness.raw import End, RawClient
-from tests.harness.redis_server import RedisServer
 from tests.harness.routes import CHAT
 from tests.workers.gateway import Crowd, Workers, alive
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
 import pytest
 
 from loadtests.replicas import faults, live, propagation
-from loadtests.replicas.propagation import Report
+from loadtests.replicas.idle import Idle
+from loadtests.replicas.propagation import Pair, Report
+from loadtests.replicas.rejoin import Rejoin
 from loadtests.replicas.restart import Restart
-from loadtests.replicas.way import Way
+from loadtests.replicas.way import Cost, Way
 from loadtests.sample import Sample
 from loadtests.workload import Kind
 
@@ -44,19 +47,26 @@ def test_live_gateways_are_held_against_one(*, shared: bool, hits: float, count:
     assert live.table([ONE, row]).count("\n") == 3
 
 
-CALM = faults.Row("frozen", 1000, 0, 0.01, 0.0105, 0.0005, (0.1, 0.3))
+CALM = faults.Row(
+    "frozen",
+    1000,
+    (),
+    (0.01,) * faults.REPEATS,
+    (0.0105,) * faults.REPEATS,
+    (0.1, 0.3),
+)
 
 
 def test_a_fault_that_nobody_notices_misses_nothing() -> None:
     assert faults.missed([CALM]) == []
-    assert "| +0.5 ms | 0.30 s |" in faults.table([CALM])
+    assert "| +0.5 ms | +0.5 to +0.5 ms | met | 0.30 s |" in faults.table([CALM])
 
 
 @pytest.mark.parametrize(
     ("row", "word"),
     [
-        (replace(CALM, failed=2), "2 requests failed"),
-        (replace(CALM, added=0.002), "at P99"),
+        (replace(CALM, failures=("reset", "reset")), "2 requests failed: reset"),
+        (replace(CALM, amid=(0.012,) * faults.REPEATS), "at P99"),
         (replace(CALM, shared=(0.1, 6.0)), "not shared again"),
         (replace(CALM, shared=(None,)), "not shared again"),
     ],
@@ -67,30 +77,47 @@ def test_what_a_fault_did_is_named(row: faults.Row, word: str) -> None:
     assert word in line
 
 
+def test_what_the_machine_could_have_done_is_not_laid_on_the_fault() -> None:
+    unsure = replace(CALM, amid=(0.009, *CALM.amid[2:], 0.02))
+    assert faults.missed([unsure]) == []
+    assert "within noise" in faults.table([unsure])
+    assert "too few" in faults.table([replace(CALM, alone=(0.01,), amid=(0.0105,))])
+
+
+BEFORE_AND_AFTER = Rejoin(0.99, 0.98, 100, 0)
 GOOD = Report(
-    Way(1000.0, (0.01, 0.02), 0, 2e-4, 6e-5),
-    Way(1000.0, (), 2, 1e-4, 1e-5),
-    Restart(1_000_000, 100.0 * MIB, 50.0 * MIB, 2.0, 1.0, 1.0),
-    1.0,
+    Pair(Way(1000.0, (0.01, 0.02), 0), Way(1000.0, (), 2)),
+    Pair(Cost(2e-4, 5e-5, 1e-5), Cost(1e-4, 0.0, nan)),
+    Pair(Idle(0.01, 20.0, 0.001), Idle(0.005, 0.0, nan)),
+    Restart(1_000_000, 100.0 * MIB, 50.0 * MIB, 2.0, 1.0),
+    Pair(BEFORE_AND_AFTER, replace(BEFORE_AND_AFTER, first=0.7)),
+    2.9,
 )
 
 
 def test_sharing_costs_the_difference_to_not_sharing() -> None:
     assert propagation.missed(GOOD) == []
-    assert "| 100 µs, 50 µs |" in propagation.table(GOOD)
+    assert "| 100 µs, +100 µs, 50 µs, 10 µs |" in propagation.table(GOOD)
 
 
 @pytest.mark.parametrize(
     ("bad", "word"),
     [
-        (replace(GOOD, way=replace(GOOD.way, lost=1)), "50 ms"),
-        (replace(GOOD, way=replace(GOOD.way, seconds=())), "50 ms"),
+        (replace(GOOD, way=replace(GOOD.way, shared=Way(1000.0, (0.01,), 1))), "50 ms"),
+        (replace(GOOD, way=replace(GOOD.way, shared=Way(1000.0, (), 0))), "50 ms"),
+        (replace(GOOD, way=replace(GOOD.way, alone=GOOD.way.shared)), "without Redis hear"),
         (replace(GOOD, restart=replace(GOOD.restart, gateway=151.0 * MIB)), "150 MiB"),
         (replace(GOOD, restart=replace(GOOD.restart, redis=101.0 * MIB)), "100 MiB"),
         (replace(GOOD, restart=replace(GOOD.restart, ready=6.0)), "5 s"),
         (replace(GOOD, restart=replace(GOOD.restart, back=0.9)), "0.99"),
-        (replace(GOOD, restart=replace(GOOD.restart, known=0.9)), "0.97"),
+        (replace(GOOD, rejoin=Pair(GOOD.rejoin.alone, GOOD.rejoin.alone)), "0.97"),
+        (replace(GOOD, rejoin=Pair(GOOD.rejoin.shared, GOOD.rejoin.shared)), "finds as much"),
+        (
+            replace(GOOD, rejoin=replace(GOOD.rejoin, shared=replace(BEFORE_AND_AFTER, failed=1))),
+            "turns fail",
+        ),
         (replace(GOOD, gone=None), "dead gateway"),
+        (replace(GOOD, gone=4.0), "dead gateway"),
     ],
 )
 def test_what_sharing_does_not_reach_is_named(bad: Report, word: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tests.harness.redis_server import RedisServer
+from loadtests.process import HOST
+from loadtests.redis.server import RedisServer
 
 _BUS = 10_000
 """How far a node's port for the others is from the one for clients."""
@@ -49,7 +50,12 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return "redis://" + ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """A gateway's section `redis`."""
+        return {"url": self.url}
 
     def __enter__(self) -> RedisCluster:
         with contextlib.ExitStack() as stack:
@@ -61,7 +67,7 @@ class RedisCluster:
                 node.command("CLUSTER", "ADDSLOTS", *map(str, slots))
                 node.command("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
             for node in others:
-                node.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
+                node.command("CLUSTER", "MEET", HOST, str(first.port))
             until("the nodes agree", lambda: all(map(_is_ready, self.nodes)))
             self._stack = stack.pop_all()
         return self
@@ -104,7 +110,7 @@ class RedisCluster:
         """Carry the slot's keys over, and tell all nodes."""
         slot = str(self.slot(key))
         for name in _strings(owner.command("CLUSTER", "GETKEYSINSLOT", slot, "1000")):
-            owner.command("MIGRATE", "127.0.0.1", str(to.port), name, "0", "5000")
+            owner.command("MIGRATE", HOST, str(to.port), name, "0", "5000")
         for node in (to, owner, *self.nodes):
             node.command("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
 
@@ -122,12 +128,12 @@ class RedisSentinels:
     def __init__(self, sentinels: int = 1, **options: Any) -> None:
         options |= {"repl_diskless_sync_delay": 0}
         primary = RedisServer(**options)
-        replica = RedisServer(replicaof=f"127.0.0.1 {primary.port}", **options)
+        replica = RedisServer(replicaof=f"{HOST} {primary.port}", **options)
         self.servers = [primary, replica]
         self.sentinels = [
             RedisServer(
                 sentinel=[
-                    f"monitor {self.SERVICE} 127.0.0.1 {primary.port} {sentinels // 2 + 1}",
+                    f"monitor {self.SERVICE} {HOST} {primary.port} {sentinels // 2 + 1}",
                     f"down-after-milliseconds {self.SERVICE} 300",
                     f"failover-timeout {self.SERVICE} 1000",
                 ]
@@ -138,7 +144,12 @@ class RedisSentinels:
 
     @property
     def url(self) -> str:
-        return "redis://" + ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        return "redis://" + ",".join(f"{HOST}:{each.port}" for each in self.sentinels)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """A gateway's section `redis`."""
+        return {"url": self.url, "sentinel_service": self.SERVICE}
 
     def __enter__(self) -> RedisSentinels:
         with contextlib.ExitStack() as stack:
@@ -179,14 +190,26 @@ class RedisSentinels:
         until("a failover", lambda: self.sentinels[0].command(*words) == b"+OK\r\n")
         until("another primary", lambda: self.primary is not before)
 
+    def lose_primary(self) -> RedisServer:
+        """As a crash; the Sentinels are left to find out. Returns who it was."""
+        lost = self.primary
+        lost.kill()
+        return lost
+
+    def bring_back(self, lost: RedisServer) -> None:
+        """As a replica of who is the primary now, once that could fail as well."""
+        lost.options["replicaof"] = f"{HOST} {self.primary.port}"
+        lost.start()
+        until("the Sentinels know the replica", lambda: all(map(_could_fail_over, self.sentinels)))
+
 
 def cluster_port() -> int:
     """A free port for a node; that for its bus is free as well."""
     while True:
         port = random.randrange(20_000, 1 << 15)
         with contextlib.suppress(OSError), socket.socket() as client, socket.socket() as bus:
-            client.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + _BUS))
+            client.bind((HOST, port))
+            bus.bind((HOST, port + _BUS))
             return port
 
 

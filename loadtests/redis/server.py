@@ -1,4 +1,4 @@
-"""A real Redis for the tests that need one: its own process, port and directory."""
+"""A real Redis: its own process, port and directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.harness.gateway_process import free_port
+from loadtests.process import HOST, free_ports
 
 
 def redis_binary() -> str:
@@ -47,20 +47,21 @@ class RedisServer:
             several times. With `sentinel` among them it is a Sentinel.
 
     Attributes:
-        port: on 127.0.0.1; the same after `restart`.
+        port: on loopback; the same after `restart`.
+        options: as given; changes hold from the next start on.
     """
 
     def __init__(self, port: int | None = None, **options: Any) -> None:
-        self.port = free_port() if port is None else port
+        self.port = free_ports(1)[0] if port is None else port
         self._sentinel = "sentinel" in options
         kept: dict[str, Any] = {} if self._sentinel else {"save": '""', "appendonly": "no"}
-        self._options = {**kept, **options}
+        self.options = {**kept, **options}
         self._directory = Path(tempfile.mkdtemp(prefix="redis-"))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{HOST}:{self.port}"
 
     def __enter__(self) -> RedisServer:
         self.start()
@@ -76,8 +77,8 @@ class RedisServer:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def start(self, timeout: float = 20.0) -> None:
-        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self._directory}"]
-        for name, value in self._options.items():
+        lines = [f"port {self.port}", f"bind {HOST}", f"dir {self._directory}"]
+        for name, value in self.options.items():
             values = value if isinstance(value, list) else [value]
             lines += [f"{name.replace('_', '-')} {each}" for each in values]
         file = self._directory / "redis.conf"
@@ -91,6 +92,26 @@ class RedisServer:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"redis-server did not start: {' '.join(words)}")
             time.sleep(0.02)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """A gateway's section `redis`."""
+        return {"url": self.url}
+
+    def facts(self, section: str) -> dict[str, str]:
+        """What it tells of itself under a heading of INFO."""
+        text = (self.command("INFO", section) or b"").decode()
+        lines = (line.partition(":") for line in text.splitlines())
+        return {name: value for name, _, value in lines}
+
+    def memory(self) -> int:
+        """Bytes that it uses."""
+        return int(self.facts("memory")["used_memory"])
+
+    def cpu(self) -> float:
+        """Processor seconds so far."""
+        facts = self.facts("cpu")
+        return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
 
     def kill(self) -> None:
         """As a crash; nothing is kept."""
@@ -113,7 +134,7 @@ class RedisServer:
     def command(self, *words: str, timeout: float = 5.0) -> bytes | None:
         """One command as redis-cli sends it; the raw reply, None when nobody answers."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout) as wire:
+            with socket.create_connection((HOST, self.port), timeout) as wire:
                 wire.settimeout(timeout)
                 parts = [word.encode() for word in words]
                 sizes = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
