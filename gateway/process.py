@@ -51,10 +51,7 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
         ConfigError: something in the settings cannot work.
         CannotListen: the address is in use, or not ours.
     """
-    quiet_until_ready()
-    settings = load()
-    start_logging(settings)
-    gateway = check(settings)
+    settings, gateway = begin(load)
     raise_limit(settings)
     sockets = listen(settings.server.host, settings.server.port, "server.host, server.port")
     gateway.listen_for_admins()
@@ -67,11 +64,18 @@ def serve(load: Callable[[], Settings], path: Path | None = None) -> int:
     return listener.exit_code
 
 
-def quiet_until_ready() -> None:
-    """A server takes these signals over while it runs. Being told to stop before that is no
-    failure."""
+def begin(load: Callable[[], Settings]) -> tuple[Settings, Gateway]:
+    """What whoever is started by hand does first.
+
+    Raises:
+        ConfigError: something in the settings cannot work.
+    """
+    # A server takes these signals over while it runs. Being told to stop before that is no failure.
     signal.signal(signal.SIGTERM, _ended)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    settings = load()
+    start_logging(settings)
+    return settings, check(settings)
 
 
 def start_logging(settings: Settings, who: str = "") -> None:

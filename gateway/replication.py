@@ -62,6 +62,7 @@ class Replication:
         self._workers = workers
         self._clock = clock
         self._lease = settings.replication.lease
+        self._warm_timeout = settings.replication.warm_timeout
         self.link = Link(settings.redis, clock)
         self.feed = Feed(self.link, self.link.reader(), settings.replication, clock)
         self.sharing = QuotaSharing(
@@ -147,7 +148,11 @@ class Replication:
 
     async def _catch_up(self) -> None:
         if not await self.feed.caught_up() and self.link.up:
-            logger.warning("ready without all that the other replicas know: it comes too slowly")
+            logger.warning(
+                "ready without all that the other replicas know: it did not come within"
+                " replication.warm_timeout, %g s; it is still being read",
+                self._warm_timeout,
+            )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.allotments.usable.wait(), ALLOTTED)
         self.caught_up = True

@@ -31,7 +31,7 @@ class Lone:
         self.gateway = Gateway(settings)
         self.state = self.gateway.overrides.state
         self.shown = httpx.Headers()
-        transport = httpx.ASGITransport(self.gateway)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(self.gateway)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
 
     async def __aenter__(self) -> Self:

@@ -21,7 +21,7 @@ import msgspec
 from gateway.config import ConfigError, Settings
 from gateway.descriptors import raise_limit
 from gateway.listener import FORCED_SECONDS
-from gateway.process import advise, check, quiet_until_ready, start_logging
+from gateway.process import advise, begin
 from gateway.sockets import listen_for_each, url_of
 from gateway.telemetry.merging import Reading, Tally
 from gateway.workers.channel import Failed, Silent
@@ -55,10 +55,7 @@ def supervise(
         ConfigError: something in the settings cannot work.
         CannotListen: the address is in use, or not ours.
     """
-    quiet_until_ready()
-    settings = load()
-    start_logging(settings)
-    gateway = check(settings)
+    settings, gateway = begin(load)
     if settings.redis.url is None:
         raise ConfigError(
             f"--workers: {count} processes need redis.url, which is not set: without Redis each "

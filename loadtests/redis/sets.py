@@ -6,9 +6,9 @@ import contextlib
 import random
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from loadtests.process import HOST
 from loadtests.redis.server import RedisServer
@@ -27,15 +27,39 @@ def until(what: str, holds: Callable[[], bool], timeout: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-class RedisCluster:
-    """Three nodes without replicas, which hold a third of the slots each. Usable as a context
-    manager.
+class _Set(ABC):
+    """Started as a whole on entry, stopped at the end."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        """Start all servers, and wait until they know each other.
+
+        Args:
+            stack: stops those that were entered into it.
+        """
+
+
+class RedisCluster(_Set):
+    """Three nodes without replicas, which hold a third of the slots each.
 
     Attributes:
         nodes: in the order of their slots.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.nodes = [
             RedisServer(
                 port=cluster_port(),
@@ -46,7 +70,6 @@ class RedisCluster:
             )
             for _ in range(3)
         ]
-        self._stack = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -57,28 +80,17 @@ class RedisCluster:
         """A gateway's section `redis`."""
         return {"url": self.url}
 
-    def __enter__(self) -> RedisCluster:
-        with contextlib.ExitStack() as stack:
-            for node in self.nodes:
-                stack.enter_context(node)
-            first, *others = self.nodes
-            for number, node in enumerate(self.nodes):
-                slots = range(SLOTS * number // 3, SLOTS * (number + 1) // 3)
-                node.command("CLUSTER", "ADDSLOTS", *map(str, slots))
-                node.command("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
-            for node in others:
-                node.command("CLUSTER", "MEET", HOST, str(first.port))
-            until("the nodes agree", lambda: all(map(_is_ready, self.nodes)))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        for node in self.nodes:
+            stack.enter_context(node)
+        first, *others = self.nodes
+        for number, node in enumerate(self.nodes):
+            slots = range(SLOTS * number // 3, SLOTS * (number + 1) // 3)
+            node.command("CLUSTER", "ADDSLOTS", *map(str, slots))
+            node.command("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
+        for node in others:
+            node.command("CLUSTER", "MEET", HOST, str(first.port))
+        until("the nodes agree", lambda: all(map(_is_ready, self.nodes)))
 
     def owner(self, key: bytes) -> RedisServer:
         """Who answers for a key."""
@@ -115,9 +127,8 @@ class RedisCluster:
             node.command("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
 
 
-class RedisSentinels:
-    """A primary, a replica, and Sentinels that watch them under the name `SERVICE`. Usable as a
-    context manager.
+class RedisSentinels(_Set):
+    """A primary, a replica, and Sentinels that watch them under the name `SERVICE`.
 
     Attributes:
         servers: those that were the primary and the replica at first.
@@ -126,6 +137,7 @@ class RedisSentinels:
     SERVICE = "gateway"
 
     def __init__(self, sentinels: int = 1, **options: Any) -> None:
+        super().__init__()
         options |= {"repl_diskless_sync_delay": 0}
         primary = RedisServer(**options)
         replica = RedisServer(replicaof=f"{HOST} {primary.port}", **options)
@@ -140,7 +152,6 @@ class RedisSentinels:
             )
             for _ in range(sentinels)
         ]
-        self._stack = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -151,29 +162,16 @@ class RedisSentinels:
         """A gateway's section `redis`."""
         return {"url": self.url, "sentinel_service": self.SERVICE}
 
-    def __enter__(self) -> RedisSentinels:
-        with contextlib.ExitStack() as stack:
-            for server in self.servers:
-                stack.enter_context(server)
-            replica = self.servers[1]
-            up = b"master_link_status:up"
-            until("the replica follows", lambda: up in (replica.command("INFO") or b""))
-            for sentinel in self.sentinels:
-                stack.enter_context(sentinel)
-            until(
-                "the Sentinels know the replica",
-                lambda: all(map(_could_fail_over, self.sentinels)),
-            )
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        for server in self.servers:
+            stack.enter_context(server)
+        replica = self.servers[1]
+        up = b"master_link_status:up"
+        until("the replica follows", lambda: up in (replica.command("INFO") or b""))
+        for sentinel in self.sentinels:
+            stack.enter_context(sentinel)
+        known = "the Sentinels know the replica"
+        until(known, lambda: all(map(_could_fail_over, self.sentinels)))
 
     @property
     def primary(self) -> RedisServer:

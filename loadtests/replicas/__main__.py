@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=live.REPLICAS,
         metavar="N",
-        help="that are real; the first is what the others are held against (default 1 2 4)",
+        help="that are real; the first is what the others are held against (default 1 2 4 8)",
     )
     add("--fault", action="append", default=[], metavar="NAME", help="only this; repeatable")
     add(

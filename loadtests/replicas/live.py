@@ -20,7 +20,7 @@ from loadtests.sample import Sample
 from loadtests.summary import percentile
 from loadtests.workload import Kind, Mix, generate
 
-REPLICAS = (1, 2, 4)
+REPLICAS = (1, 2, 4, 8)
 ENGINES = 3
 SPEED = 4.0
 KV_TOKENS = 131_072

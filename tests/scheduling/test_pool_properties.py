@@ -4,7 +4,6 @@ what streams can bear is asked of them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -189,7 +188,11 @@ class Histories(RuleBasedStateMachine):
             assert before < self.scheduling.gate
             assert load.memory_tokens <= SAFE_FILL * CAPACITY or load.in_flight == 1
             spoilt = load.streams.spoilt(self.clock.now, before, lease.prefill_seconds)
-            assert spoilt <= self.scheduling.pace_tolerance or self.has_waited(caller)
+            assert (
+                spoilt <= self.scheduling.pace_tolerance
+                or self.has_waited(caller)
+                or self.goes_in_anothers_place(caller, load, before)
+            )
         self.count_memory(caller, lease)
         self.held.append(lease)
         own = self.held_at(lease.backend_id, lease.work_class)
@@ -208,6 +211,19 @@ class Histories(RuleBasedStateMachine):
         ticket = caller.ticket
         waited, target = self.clock.now - ticket.arrived, ticket.request.deadline - ticket.arrived
         return waited >= min(LONGEST_HOLD * target, 0.5 * (ticket.expires - ticket.arrived))
+
+    def goes_in_anothers_place(self, caller: Caller, load: BackendLoad, before: float) -> bool:
+        """Whether somebody of another rank could go: then the one whose turn it is does."""
+        request, tolerance = caller.ticket.request, self.scheduling.pace_tolerance
+        return any(
+            (other.ticket.request.priority, other.ticket.request.tenant)
+            != (request.priority, request.tenant)
+            and (
+                load.streams.spoilt(self.clock.now, before, other.ticket.seconds) <= tolerance
+                or self.has_waited(other)
+            )
+            for other in self.waiting()
+        )
 
     def may_hold(self, id: str) -> bool:
         load = self.loads[id]
@@ -380,7 +396,8 @@ class Histories(RuleBasedStateMachine):
         if any(caller.ticket.reserved for caller in self.waiting()):
             return
         able = self.present
-        if self.scheduling.gate is not None and any(self.may_hold(id) for id in self.present):
+        holds = self.scheduling.gate is not None and any(self.may_hold(id) for id in self.present)
+        if holds:
             able = {id for id, count in self.pool.snapshot().backends.items() if not count}
         for caller in self.waiting():
             request = caller.ticket.request
@@ -401,8 +418,17 @@ class Histories(RuleBasedStateMachine):
                 is_long = request.prompt_tokens >= LONG
                 long = not is_long or len(self.long_at(id)) < length.max_requests
                 memory = gate is None or load.fits_memory(request)
-                bearable = not load.streams or self.may_spoil(caller, inf)
-                assert not (is_open and room and fits and long and memory and bearable)
+                bearable = not load.streams or self.has_waited(caller)
+                preferred = not holds or self.is_preferred(load, caller)
+                able_to = is_open and room and fits and long and memory and bearable
+                assert not (able_to and preferred)
+
+    def is_preferred(self, load: BackendLoad, caller: Caller) -> bool:
+        """Whether the policy, which sees no streams, gives a waiting request to a backend rather
+        than to the one that it is held for."""
+        line, now = caller.ticket.line, self.clock.now
+        home = None if line is None else line.load
+        return home is None or load.pending_seconds(now) < home.pending_seconds(now)
 
     @invariant()
     def nobody_gets_two_answers(self) -> None:

@@ -61,7 +61,7 @@ def test_records_arrive_in_order_and_own_ones_do_not() -> None:
 def test_a_gap_is_told_before_what_follows_it() -> None:
     made, stats, _ = delivery(book := Book())
     told: list[object] = []
-    book.missed = lambda origin: told.append((origin, [*book.heard]))  # type: ignore[method-assign]
+    book.missed = lambda origin: told.append((origin, [*book.heard]))
     take(made, used(1, b"a"), used(3, b"c"), used(2, b"b"), used(3, b"c"), used(4, b"d"))
     assert book.heard == [b"a", b"c", b"d"]
     assert told == [(OTHER, [b"a"])]
@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_read_is_a_gap() -> None:
 def test_a_part_that_fails_keeps_no_other_from_hearing() -> None:
     made, stats, _ = delivery(broken := Book())
     made.subscribe(other := Book())
-    broken.missed = broken.gone = lambda origin: 1 / 0  # type: ignore[assignment, method-assign]
+    broken.missed = broken.gone = lambda origin: 1 / 0
     take(made, used(2, b"a"))
     made.gone(OTHER)
     assert (other.missing, other.ended, other.heard) == ([OTHER], [OTHER], [b"a"])

@@ -69,6 +69,24 @@ def test_C01_what_one_learns_the_others_hear_in_order(redis: RedisServer) -> Non
     trio(redis, body)
 
 
+def test_it_is_told_how_far_a_replica_is_behind(redis: RedisServer) -> None:
+    async def body(a: Member, b: Member, cut: Member) -> None:
+        async def read(*words: object) -> list[object]:
+            return await asyncio.get_running_loop().create_future()
+
+        b.feed._stream.read = read
+        async with asyncio.timeout(20):
+            number = 0
+            while b.feed.stats.lag_entries < 3 or not b.feed.stats.lag_seconds > 0:
+                number += 1
+                await a.append(pack(b"behind--", number, [(Kind.USED, b"z")]))
+                await b.feed._tail.look()
+            while a.feed.stats.lag_entries:  # as the others are, in the end
+                await a.feed._tail.look()
+
+    trio(redis, body)
+
+
 def test_what_is_lost_comes_twice_or_late_is_told_by_its_number(redis: RedisServer) -> None:
     x, y = b"x-------", b"y-------"
 
@@ -78,7 +96,7 @@ def test_what_is_lost_comes_twice_or_late_is_told_by_its_number(redis: RedisServ
         for number in (1, 2, 3, 4, 5):
             await a.append(pack(y, number, [(Kind.USED, b"y%d" % number)]))
         for member in (a, b):
-            await until(lambda member=member: b"y5" in member.book.known)  # type: ignore[misc]
+            await until(lambda member=member: b"y5" in member.book.known)
             heard = [record for record in member.book.heard if record.startswith(b"x")]
             assert heard == [b"x1", b"x2", b"x4", b"x5"]
             assert member.book.missing == [x]
@@ -166,7 +184,7 @@ def test_who_falls_behind_the_trimmed_stream_loads_the_snapshot(redis: RedisServ
             for member in (b, tail_only):
                 again = member.feed._tail.run(member.feed._snapshots)
                 member.feed._background._tasks.append(asyncio.create_task(again))
-                await until(lambda member=member: b"last" in member.book.known)  # type: ignore[misc]
+                await until(lambda member=member: b"last" in member.book.known)
             assert {*b.book.known} == {b"first", b"last", *numbered(0, 300)}
             assert b.feed.stats.reloads == 1
             assert a.feed.origin in b.book.missing
@@ -343,7 +361,7 @@ def test_Z09_keys_expire_and_their_number_is_bounded(redis: RedisServer) -> None
             written = a.feed.stats.snapshots_written + b.feed.stats.snapshots_written
             a.learn(*numbered(round * 200, round * 200 + 200))
             await until(
-                lambda written=written: (  # type: ignore[misc]
+                lambda written=written: (
                     a.feed.stats.snapshots_written + b.feed.stats.snapshots_written > written
                 )
             )

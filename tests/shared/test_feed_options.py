@@ -80,9 +80,9 @@ def test_warm_timeout(redis: RedisServer, timeout: float, waits: bool) -> None:
 
         async def late(*position: object) -> object:
             await gate.wait()
-            return await look(*position)  # type: ignore[arg-type]
+            return await look(*position)
 
-        a.feed._stream.look = late  # type: ignore[assignment, method-assign]
+        a.feed._stream.look = late
         await a.feed.start()
         waiting = asyncio.create_task(a.feed.caught_up())
         done, _ = await asyncio.wait([waiting], timeout=1.0)

@@ -110,7 +110,7 @@ class Replica:
 
     def send(self, seconds: float = 0.01) -> None:
         caller = Caller(ask(DECODE))
-        caller.granted = lambda lease: self._granted(lease, seconds)  # type: ignore[method-assign]
+        caller.granted = lambda lease: self._granted(lease, seconds)
         caller.ticket.on_grant = caller.granted
         caller.submit(self.pool)
 

@@ -167,7 +167,7 @@ def test_a_change_while_another_is_stored_is_not_lost() -> None:
                 state.note({"a": 2}, ())
             return await change(known, changes)
 
-        store.change = slow  # type: ignore[method-assign]
+        store.change = slow
         state.note({"a": 1}, ())
         await state.push()
         assert state.entries["a"].value == b"2"
