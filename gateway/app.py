@@ -22,6 +22,7 @@ from gateway.admin.api import admin_app
 from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
+from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import LEAST_UNCACHED, by_threshold
 from gateway.fleet.access import Accesses
@@ -190,6 +191,7 @@ class Gateway:
             decided=None if self.decisions is None else self.decisions.note,
         )
         self.pairs = Pairs(settings.disagg, clock)
+        self.networks = Networks(settings.disagg)
         least = settings.disagg.min_uncached_tokens
         self.handovers = Handovers(
             fleet=self.fleet,

@@ -9,9 +9,7 @@ import msgspec
 
 from gateway.config import Section
 
-WHOLE = frozenset(
-    {"backends", "policy", "server.tls", "backend_tls", "disagg", "redis", "replication"}
-)
+WHOLE = frozenset({"backends", "policy", "server.tls", "backend_tls", "redis", "replication"})
 """Sections that change as one: their parts mean nothing by themselves, or hold from the start."""
 
 

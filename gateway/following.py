@@ -51,6 +51,7 @@ class Following:
             gateway.index.remove_backend(id)
             gateway.learning.backend_removed(id)
             gateway.pairs.forget(id)
+            gateway.networks.removed(id)
         else:
             if id not in gateway.upstreams:
                 self._add(backend)

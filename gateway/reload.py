@@ -33,7 +33,8 @@ logger = logging.getLogger("prefixgate.reload")
 NEEDS_RESTART = frozenset(
     {
         *("server.host", "server.port", "server.parser"),
-        *("server.tls", "backend_tls", "admin.listen", "redis", "replication", "disagg"),
+        *("server.tls", "backend_tls", "admin.listen", "redis", "replication"),
+        *("disagg.connector", "disagg.fallback", "disagg.min_uncached_tokens"),
         *("health.probes", "log.access", "log.decisions"),
     }
 )
@@ -107,6 +108,10 @@ def _attempts(gateway: Gateway, settings: Settings) -> None:
     gateway.handovers.reconfigure(settings.timeouts)
 
 
+def _disagg(gateway: Gateway, settings: Settings) -> None:
+    gateway.networks.reconfigure(settings.disagg)
+
+
 def _auth(gateway: Gateway, settings: Settings) -> None:
     gateway.keys.reconfigure(settings.auth)
     if gateway.replication is not None:
@@ -138,6 +143,7 @@ SECTIONS: Mapping[str, Apply] = {
     "breaker": _fleet,
     "backpressure": _fleet,
     "discovery": _discovery,
+    "disagg": _disagg,
     "timeouts": _attempts,
     "retries": _attempts,
     "stored": _stored,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from math import exp
 
+from gateway.disagg.shape import KvShape
+
 PRIOR_BANDWIDTH = 3e9
-"""Bytes per second that are assumed before anything was seen: 25 Gbit/s, less what is lost."""
+"""Bytes per second that are assumed before anything was seen, where nobody says what there is: 25
+Gbit/s, less what is lost."""
 SETUP_SECONDS = 5e-3
 """What a transfer takes however little it moves."""
 LAYERS = 32
@@ -59,16 +62,23 @@ class Links:
     on all others' until enough was seen.
 
     Args:
-        bytes_per_token: of the KV cache.
+        shape: of the KV cache, or its bytes per token where that is all there is to it.
         layer_wise: the connector sends each layer as soon as it is computed.
         fixed: bytes per second where they are known; nothing is learnt then.
+        prior: bytes per second that are assumed before anything was seen; may be changed.
     """
 
     def __init__(
-        self, bytes_per_token: float, *, layer_wise: bool = False, fixed: float | None = None
+        self,
+        shape: KvShape | float,
+        *,
+        layer_wise: bool = False,
+        fixed: float | None = None,
+        prior: float = PRIOR_BANDWIDTH,
     ) -> None:
-        self.bytes_per_token = bytes_per_token
+        self.shape = shape if isinstance(shape, KvShape) else KvShape(per_token=shape)
         self.layer_wise = layer_wise
+        self.prior = prior
         self._fixed = fixed
         self._all = Bandwidth()
         self._into: dict[str, Bandwidth] = {}
@@ -82,9 +92,13 @@ class Links:
         """Bytes per second into an engine."""
         if self._fixed is not None:
             return self._fixed
-        overall = self._all.shrunk_to(PRIOR_BANDWIDTH)
         own = self._into.get(decode)
-        return overall if own is None else own.shrunk_to(overall)
+        return self.usual_bandwidth if own is None else own.shrunk_to(self.usual_bandwidth)
+
+    @property
+    def usual_bandwidth(self) -> float:
+        """Bytes per second into an engine that nothing is known of."""
+        return self._all.shrunk_to(self.prior) if self._fixed is None else self._fixed
 
     @property
     def bandwidths(self) -> Mapping[str, float]:
@@ -101,7 +115,7 @@ class Links:
         if tokens <= 0.0:
             return 0.0
         bandwidth = self.bandwidth(decode)
-        own = tokens * self.bytes_per_token / bandwidth
+        own = self.shape.bytes(tokens) / bandwidth
         if self.layer_wise:
             own = max(own / LAYERS, own - during)
         ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
@@ -117,7 +131,7 @@ class Links:
         during: float = 0.0,
     ) -> None:
         """A prefill has ended, and what the decode engine lacks is on its way."""
-        size = max(0.0, tokens) * self.bytes_per_token
+        size = self.shape.bytes(tokens)
         ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
         spent = during if self.layer_wise else 0.0
         self._under_way[key] = _Transfer(prefill, decode, size, now, ahead, spent)
