@@ -103,6 +103,25 @@ class Lease:
     def backend_id(self) -> str:
         return self.decision.backend
 
+    def hand_over(self, load: BackendLoad, anchor: bytes) -> Lease:
+        """A lease at another backend for the answer, so that this one is for the prompt alone. What
+        is learnt of the answer, and charged for it, goes over with it."""
+        lease = Lease(
+            load,
+            Decision(load.id, self.decision.reason),
+            WorkClass.DECODE,
+            self.prompt_tokens,
+            0,
+            0.0,
+            self._clock,
+            self.queue_seconds,
+            self._on_release,
+            self._lengths,
+            anchor,
+        )
+        self._on_release = self._lengths = None
+        return lease
+
     def reprice(self, uncached_tokens: int, prefill_seconds: float) -> None:
         """Say anew what it brings to prefill, where another engine does it, or was to and did not.
 
@@ -110,16 +129,12 @@ class Lease:
         """
         if not self._pending:
             return
-        load = self._load
-        load.reprice(
-            self,
-            self._own,
-            uncached_tokens - self.uncached_tokens,
-            prefill_seconds - self.prefill_seconds,
-        )
+        load, now = self._load, self._clock()
+        added = uncached_tokens - self.uncached_tokens
+        load.reprice(self, self._own, added, prefill_seconds, now)
         self.uncached_tokens = uncached_tokens
         self.prefill_seconds = prefill_seconds
-        self.prefill_due = self._clock() + load.pending_seconds(self._clock())
+        self.prefill_due = now + load.pending_seconds(now)
         load.room_came_free()
 
     def first_token(self) -> None:

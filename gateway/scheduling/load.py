@@ -297,12 +297,9 @@ class BackendLoad:
         own.pending += 1
         own.uncached_tokens += uncached_tokens
         self.in_flight += 1
-        if not self.pending:
-            self._pending_since = now
         self.pending += 1
         self.pending_tokens += uncached_tokens
-        self._pending_seconds += seconds
-        self._prefills[lease] = seconds
+        self._enter_prefill(lease, seconds, now)
         self.context_tokens += prompt_tokens
         self._prompts[lease] = prompt_tokens
         self._memory.take(lease, prompt_tokens, uncached_tokens, anchor)
@@ -311,13 +308,13 @@ class BackendLoad:
                 load.add(1, prompt_tokens)
 
     def reprice(
-        self, lease: object, own: ClassLoad, added_tokens: int, added_seconds: float
+        self, lease: object, own: ClassLoad, added_tokens: int, seconds: float, now: float
     ) -> None:
-        """Change what a prefill that is not done yet brings."""
+        """Change what a prefill that is not done yet brings; it goes behind all others."""
         own.uncached_tokens += added_tokens
         self.pending_tokens += added_tokens
-        self._prefills[lease] += added_seconds
-        self._pending_seconds = max(0.0, self._pending_seconds + added_seconds)
+        self._strike_prefill(lease, now, done=False)
+        self._enter_prefill(lease, seconds, now)
 
     def finish_prefill(
         self, lease: object, own: ClassLoad, uncached_tokens: int, now: float, *, done: bool
@@ -331,7 +328,21 @@ class BackendLoad:
         own.uncached_tokens -= uncached_tokens
         self.pending -= 1
         self.pending_tokens -= uncached_tokens
+        self._strike_prefill(lease, now, done=done)
+
+    def _enter_prefill(self, lease: object, seconds: float, now: float) -> None:
+        if not seconds:
+            # What waits for another engine's prefill must not look like one that takes too long.
+            return
+        if not self._prefills:
+            self._pending_since = now
+        self._prefills[lease] = seconds
+        self._pending_seconds += seconds
+
+    def _strike_prefill(self, lease: object, now: float, *, done: bool) -> None:
         prefills = self._prefills
+        if lease not in prefills:
+            return
         was_first = next(iter(prefills)) is lease
         seconds = prefills.pop(lease)
         if not prefills:
