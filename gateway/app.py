@@ -22,9 +22,11 @@ from gateway.admin.api import admin_app
 from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
+from gateway.disagg.fleet_engines import FleetEngines
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
-from gateway.disagg.placement import LEAST_UNCACHED, by_threshold
+from gateway.disagg.placement import by_cost, by_threshold
+from gateway.disagg.placing import HandoverPlacing
 from gateway.fleet.access import Accesses
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.allow import AllowRule
@@ -75,6 +77,7 @@ from gateway.telemetry.record import RequestRecord
 from gateway.tls import ServerCertificate
 from gateway.types import Clock, Role
 from policies.base import Policy
+from policies.prefix_affinity import PrefixAffinity
 from policies.registry import build
 
 if TYPE_CHECKING:
@@ -152,8 +155,13 @@ class Gateway:
         self.decisions = _log(
             lambda path: DecisionLog(path, clock), "decisions", settings.log.decisions
         )
+        self.pairs = Pairs(settings.disagg, clock)
+        self.networks = Networks(settings.disagg)
+        self.joint: HandoverPlacing | None = None
         policy = build(settings.policy.name, settings.policy.params)
-        self.pools = Pools(self.recorded(policy), settings.scheduling, clock)
+        self.pools = Pools(policy, settings.scheduling, clock)
+        self.engines = FleetEngines(self.fleet, self.pools, self.pairs, self.networks)
+        self.set_policy(policy)
         self.upstreams: dict[str, Upstream] = {}
         self.loads: dict[str, BackendLoad] = {}
         self.prefills: dict[str, list[BackendLoad]] = {}
@@ -190,21 +198,23 @@ class Gateway:
             clock=clock,
             decided=None if self.decisions is None else self.decisions.note,
         )
-        self.pairs = Pairs(settings.disagg, clock)
-        self.networks = Networks(settings.disagg)
         least = settings.disagg.min_uncached_tokens
+        placing = Placing(
+            fleet=self.fleet,
+            pairs=self.pairs,
+            prefills=self.prefills,
+            loads=self.loads,
+            decide=by_cost(self.engines.links) if least is None else by_threshold(least),
+            joint=lambda: self.joint,
+            metrics=self.metrics,
+            max_requests=lambda: self.pools.scheduling.prefill.max_requests,
+            clock=clock,
+        )
         self.handovers = Handovers(
             fleet=self.fleet,
             prefills=self.prefills,
             pairs=self.pairs,
-            placing=Placing(
-                fleet=self.fleet,
-                pairs=self.pairs,
-                loads=self.loads,
-                decide=by_threshold(LEAST_UNCACHED if least is None else least),
-                metrics=self.metrics,
-                max_requests=lambda: self.pools.scheduling.prefill.max_requests,
-            ),
+            placing=placing,
             legs=PrefillLegs(
                 fleet=self.fleet,
                 upstreams=self.upstreams,
@@ -222,6 +232,7 @@ class Gateway:
         )
         self.attempts = Attempts(
             admission=admission,
+            placing=placing,
             handovers=self.handovers,
             verdicts=verdicts,
             metrics=self.metrics,
@@ -268,11 +279,17 @@ class Gateway:
         else:
             await self._starlette(scope, receive, send)
 
-    def recorded(self, policy: Policy) -> Policy:
-        """The policy, explaining its decisions where they are recorded."""
-        if self.decisions is None:
-            return policy
-        return explained(policy, lambda: self.pools.scheduling.gate)
+    def set_policy(self, policy: Policy) -> None:
+        """Route by a policy from the next request on. Where its costs are seconds, and no fixed
+        size says what is handed over, it chooses the engines of both legs together; where decisions
+        are recorded, it explains them."""
+        by_size = self.settings.disagg.min_uncached_tokens is not None
+        self.joint = None
+        if type(policy) is PrefixAffinity and not by_size:
+            policy = self.joint = HandoverPlacing(policy.params, self.engines)
+        if self.decisions is not None:
+            policy = explained(policy, lambda: self.pools.scheduling.gate)
+        self.pools.policy = policy
 
     @property
     def logs(self) -> list[LineLog[Any]]:

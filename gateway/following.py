@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.fleet.backend import Backend, BackendState
@@ -44,6 +45,7 @@ class Following:
         gateway = self._gateway
         id = backend.id
         gateway.metrics.backend_changed(id, backend.state)
+        gateway.pairs.changed()
         if backend.state is BackendState.REMOVED:
             retired = gateway.upstreams.pop(id)
             retired.close()
@@ -87,8 +89,9 @@ class Following:
         self._retired = [upstream for upstream in self._retired if upstream.busy]
 
     def _serving(self) -> Serving:
-        """Who can take requests now, by model: prefill engines only where nobody else can, and
-        engines that serve nothing without a handover only where one can be had."""
+        """Who can take requests now, by model: engines that serve nothing without a handover only
+        where one can be had, and prefill engines only where the policy chooses both engines
+        together or nobody else is left."""
         gateway = self._gateway
         pairs = gateway.pairs
         serving: Serving = {}
@@ -103,6 +106,14 @@ class Following:
                 or any(pairs.matches(prefill, other) for prefill in prefills)
             )
         ]
+        if gateway.joint is not None:
+            decodes = [other for other in whole if other.role is Role.DECODE]
+            whole += [
+                other
+                for other in prefills
+                if pairs.serves_alone(other)
+                or any(pairs.matches(other, decode) for decode in decodes)
+            ]
         alone = [other for other in prefills if pairs.serves_alone(other)]
         for backends in (whole, alone):
             found: Serving = {}
@@ -121,12 +132,22 @@ class Following:
         if busy:
             for model, loads in serving.items():
                 free = [load for load in loads if load.id not in busy]
-                if free and len(free) < len(loads):
+                if len(free) < len(loads) and self._answers(free):
                     avoided[model] = [load for load in loads if load.id in busy]
                     serving[model] = free
-        gateway.pools.update(serving, avoided)
         gateway.prefills.clear()
         gateway.prefills.update(self._prefills(busy))
+        screen = gateway.engines.screen if gateway.joint is not None else None
+        gateway.pools.update(serving, avoided, screen=screen, screened=gateway.prefills)
+
+    def _answers(self, loads: Sequence[BackendLoad]) -> bool:
+        """Whether any of them can generate, with a handover or without."""
+        gateway = self._gateway
+        backends = [gateway.fleet.get(load.id) for load in loads]
+        return any(
+            backend.role is not Role.PREFILL or gateway.pairs.serves_alone(backend)
+            for backend in backends
+        )
 
     def _prefills(self, busy: set[str]) -> Serving:
         """The prefill engines that can take prefill legs now, by model; an empty list where none

@@ -76,7 +76,8 @@ def _stored(gateway: Gateway, settings: Settings) -> None:
 
 
 def _policy(gateway: Gateway, settings: Settings) -> None:
-    gateway.pools.policy = gateway.recorded(build(settings.policy.name, settings.policy.params))
+    gateway.set_policy(build(settings.policy.name, settings.policy.params))
+    gateway.following.restate()
 
 
 def _scheduling(gateway: Gateway, settings: Settings) -> None:

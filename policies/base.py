@@ -37,6 +37,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
         priority: how it ranks against others.
         deadline: when its first token is due, on the gateway's clock.
         urgent: it is late in a pool that is mostly idle: what counts is its first token alone.
+        alone: one engine has to serve all of it: no handover carries it, or one has failed.
     """
 
     model: str
@@ -51,6 +52,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     priority: Priority = Priority.NORMAL
     deadline: float = inf
     urgent: bool = False
+    alone: bool = False
 
 
 class Candidate(Protocol):

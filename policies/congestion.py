@@ -6,6 +6,9 @@ from math import exp
 
 WINDOW = 60.0
 """Seconds over which dispatched work is averaged."""
+_KEPT = 256
+"""Sums below which none is dropped."""
+_FADED = 1e-6
 _MAX_UTILISATION = 0.98
 _MIN_AGE = 10.0
 """Seconds before which too little has been seen to say how busy a pool is."""
@@ -30,6 +33,33 @@ class Decayed:
             self._sum *= exp(-elapsed / WINDOW)
             self._at = now
         return self._sum
+
+
+class DecayedSums:
+    """One for each of several backends. Those of backends that are gone fade, and are dropped."""
+
+    __slots__ = ("_most", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Decayed] = {}
+        self._most = _KEPT
+
+    def add(self, id: str, now: float, value: float) -> None:
+        sum_ = self._sums.get(id)
+        if sum_ is None:
+            if len(self._sums) >= self._most:
+                self._drop_faded(now)
+            sum_ = self._sums[id] = Decayed()
+        sum_.add(now, value)
+
+    def at(self, id: str, now: float) -> float:
+        """The sum of one as of now."""
+        sum_ = self._sums.get(id)
+        return 0.0 if sum_ is None else sum_.at(now)
+
+    def _drop_faded(self, now: float) -> None:
+        self._sums = {id: sum_ for id, sum_ in self._sums.items() if sum_.at(now) > _FADED}
+        self._most = max(_KEPT, 2 * len(self._sums))
 
 
 class Congestion:

@@ -17,6 +17,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag="prefix_affinity"
         prefix: the last block of what any backend held of it; b"" when none held any.
         waits: what the company there costs more than where there is least of it, in seconds; None
             when the prefix was not there and is copied.
+        prompt_tokens: cached there or not.
     """
 
     model: str
@@ -24,6 +25,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag="prefix_affinity"
     weight: Annotated[float, Meta(ge=0, le=1e9)]
     prefix: bytes
     waits: Annotated[float, Meta(ge=0, le=1e6)] | None
+    prompt_tokens: Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
     def encode(self) -> bytes:
         return _encoder.encode(self)

@@ -159,8 +159,9 @@ class PrefixAffinity:
             float(request.prompt_tokens) if had_choice else 0.0,
             prefix,
             self._waits if not prefix or _holds_most(request, candidate) else None,
+            request.prompt_tokens,
         )
-        self._learn(self._placed, candidate, request.now)
+        self.learn(self._placed, candidate, request.now)
 
     def note(self) -> bytes:
         return b"" if self._placed is None else self._placed.encode()
@@ -170,9 +171,10 @@ class PrefixAffinity:
         if placed is None:
             return  # another policy's
         self._company_until = now + COMPANY_SECONDS
-        self._learn(placed, candidate, now)
+        self.learn(placed, candidate, now)
 
-    def _learn(self, placed: Placed, candidate: Candidate, now: float) -> None:
+    def learn(self, placed: Placed, candidate: Candidate, now: float) -> None:
+        """Take note of where a request went, from here or from another replica."""
         congestion = self._congestion.get(placed.model)
         if congestion is None:
             congestion = self._congestion[placed.model] = Congestion()

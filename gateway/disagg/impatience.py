@@ -9,14 +9,14 @@ wait, and others that mostly get short ones, which cannot.
 
 from __future__ import annotations
 
-from policies.congestion import WINDOW, Decayed
+from policies.congestion import WINDOW, DecayedSums
 
 
 class Impatience:
     """Per engine, how much of a hurry the requests that came there of late were in."""
 
     def __init__(self) -> None:
-        self._hurry: dict[str, Decayed] = {}
+        self._hurry = DecayedSums()
 
     def add(self, id: str, now: float, patience: float) -> None:
         """Count a request that is sent to an engine.
@@ -24,11 +24,8 @@ class Impatience:
         Args:
             patience: seconds from its arrival to when its first token is due.
         """
-        if id not in self._hurry:
-            self._hurry[id] = Decayed()
-        self._hurry[id].add(now, 1.0 / patience)
+        self._hurry.add(id, now, 1.0 / patience)
 
     def at(self, id: str, now: float) -> float:
         """Requests per second that come to an engine, each divided by its patience."""
-        hurry = self._hurry.get(id)
-        return 0.0 if hurry is None else hurry.at(now) / WINDOW
+        return self._hurry.at(id, now) / WINDOW

@@ -10,10 +10,13 @@ import logging
 
 from gateway.config import ConfigError, Disagg
 from gateway.disagg.links import Links
-from gateway.disagg.shape import shape_of
+from gateway.disagg.shape import KvShape, shape_of
 
 GIGABIT = 1e9 / 8
 """Bytes."""
+
+_ASSUMED = KvShape(per_token=131_072.0)
+"""Of 32 layers with 8 heads of 128 numbers in 16 bits."""
 
 logger = logging.getLogger("prefixgate.disagg")
 
@@ -26,9 +29,10 @@ class Networks:
     def __init__(self, settings: Disagg) -> None:
         self._settings = settings
         self._links = {
-            model: Links(shape_of(cache), prior=settings.bandwidth * GIGABIT)
+            model: Links(shape_of(cache), prior=self._prior)
             for model, cache in settings.models.items()
         }
+        self._assumed: dict[str, Links] = {}
 
     def of(self, model: str) -> Links | None:
         """None where nothing says what the model's cache takes: nothing is known in bytes then.
@@ -37,6 +41,18 @@ class Networks:
             model: by the name that backends list; for an adapter, that of its model.
         """
         return self._links.get(model)
+
+    def links(self, model: str) -> Links:
+        """As `of`; for other models links for placing alone, whose bytes are none: a cache as that
+        of an 8B model is assumed, and what is learnt is how long tokens take."""
+        known = self._links.get(model) or self._assumed.get(model)
+        if known is None:
+            known = self._assumed[model] = Links(_ASSUMED, prior=self._prior)
+        return known
+
+    @property
+    def _prior(self) -> float:
+        return self._settings.bandwidth * GIGABIT
 
     def reconfigure(self, settings: Disagg) -> None:
         """Go by other settings. What was learnt of models whose shape is as before stays.
@@ -56,8 +72,10 @@ class Networks:
                 known.prior = settings.bandwidth * GIGABIT
                 links[model] = known
         self._settings, self._links = settings, links
+        for assumed in self._assumed.values():
+            assumed.prior = self._prior
 
     def removed(self, id: str) -> None:
         """An engine is gone."""
-        for links in self._links.values():
+        for links in (*self._links.values(), *self._assumed.values()):
             links.removed(id)

@@ -36,6 +36,8 @@ class Pairs:
         self._ids = PairingIds()
         self._clock = clock
         self._apart: dict[tuple[str, str], _Apart] = {}
+        self._matching: dict[tuple[str, str], bool] = {}
+        """What was found out about pairs since the last change."""
 
     def speaks(self, backend: Backend) -> Connector | None:
         """How a backend hands caches over; None when it does not."""
@@ -49,6 +51,13 @@ class Pairs:
 
     def matches(self, prefill: Backend, decode: Backend) -> bool:
         """Whether caches can be handed over from one backend to another at all."""
+        pair = prefill.id, decode.id
+        matching = self._matching.get(pair)
+        if matching is None:
+            matching = self._matching[pair] = self._match(prefill, decode)
+        return matching
+
+    def _match(self, prefill: Backend, decode: Backend) -> bool:
         connector = self.speaks(decode)
         return (
             connector is not None
@@ -82,6 +91,10 @@ class Pairs:
 
     def worked(self, prefill: str, decode: str) -> None:
         self._apart.pop((prefill, decode), None)
+
+    def changed(self) -> None:
+        """Something else is known of a backend, or it is new."""
+        self._matching.clear()
 
     def forget(self, id: str) -> None:
         """A backend is gone."""

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 
+from gateway.disagg.connector import Connector
+from gateway.disagg.decider import (
+    Prices,
+    landing_sites,
+    local_placement,
+    pays,
+    remote_placement,
+)
+from gateway.disagg.links import Links
+from gateway.disagg.route import Route
 from gateway.scheduling.cached import uncached_tokens
+from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from policies.base import RouteRequest
 from policies.cost import prefill_seconds
-
-LEAST_UNCACHED = 2048
-"""Tokens: what takes a prefill engine 0.2 s, and the KV cache of which crosses a 10 Gbit/s link in
-as much."""
 
 
 class Why(StrEnum):
@@ -30,6 +39,10 @@ class Why(StrEnum):
     """What it lacks is worth one, but no prefill engine is there to take it."""
     ROUTE = "route"
     """Requests of this route are not handed over."""
+    SOONER = "sooner"
+    """One engine serves it sooner, or at less cost to others."""
+    HOSTED = "hosted"
+    """A prefill engine serves all of it: that is sooner, or nobody else is there."""
 
 
 class Fallback(StrEnum):
@@ -66,6 +79,20 @@ class Placement(msgspec.Struct, frozen=True):
     why: str
 
 
+class Remote(NamedTuple):
+    """A prefill engine for a request whose decode engine is chosen.
+
+    Attributes:
+        connector: how the handover goes.
+        lease: at the prefill engine, where it was chosen first; None while there is none.
+    """
+
+    load: BackendLoad
+    connector: Connector
+    route: Route
+    lease: Lease | None = None
+
+
 Decide = Callable[[RouteRequest, BackendLoad, Sequence[BackendLoad]], Placement]
 """Decides on a request whose decode engine is chosen, given the prefill engines that can be paired
 with it and have room. Where there is none, `NO_PREFILL` says that one was wanted."""
@@ -82,6 +109,33 @@ def by_threshold(least: int) -> Decide:
         if not prefills:
             return Placement(None, Why.NO_PREFILL)
         return Placement(soonest(request, prefills), Why.WORTH)
+
+    return decide
+
+
+def by_cost(links: Callable[[str], Links]) -> Decide:
+    """Remote where that is expected to be cheaper, in seconds.
+
+    Args:
+        links: the network, by model.
+    """
+    prices = Prices()
+
+    def decide(
+        request: RouteRequest, decode: BackendLoad, prefills: Sequence[BackendLoad]
+    ) -> Placement:
+        transfer = links(request.model).seconds
+        sites = landing_sites(request, (decode,), transfer, prices)
+        ways = [
+            (way.terms.total, load)
+            for load in prefills
+            if (way := remote_placement(request, load, sites, transfer, prices)) is not None
+        ]
+        local = local_placement(request, decode, prices).terms.total
+        if not ways:
+            return Placement(None, Why.SOONER)
+        remote, load = min(ways, key=itemgetter(0))
+        return Placement(load, Why.WORTH) if pays(remote, local) else Placement(None, Why.SOONER)
 
     return decide
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -11,17 +11,19 @@ from gateway.disagg.decider import (
     LandingSite,
     Placement,
     Prices,
+    TransferSeconds,
     landing_sites,
     local_placement,
     pays,
     remote_placement,
 )
+from gateway.disagg.engines import Engines
 from gateway.disagg.impatience import Impatience
-from gateway.disagg.links import Links
 from gateway.types import Role
 from policies.base import Candidate, RouteRequest
-from policies.congestion import WINDOW, Decayed
-from policies.cost import cold_seconds, prefill_seconds, step_seconds
+from policies.congestion import WINDOW, DecayedSums
+from policies.cost import cold_seconds, step_seconds
+from policies.placed import Placed
 from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
 
 BLOCKING = 2.0
@@ -46,7 +48,8 @@ class HandoverPlacing(PrefixAffinity):
 
     What. It chooses the engine that computes the prompt, which is what waits in line and what the
     gate is for; a prefill engine costs what it costs with the best other one to generate, or
-    without a handover, whichever is less. `pair` says which, as of the moment of release.
+    without a handover, whichever is less. `pair` says which, as of the moment of release. Among
+    candidates of which none is a prefill engine it is `prefix_affinity` itself.
 
     To the terms of `prefix_affinity` come the transfer and these:
 
@@ -60,24 +63,15 @@ class HandoverPlacing(PrefixAffinity):
     computed where they are decoded.
 
     Args:
-        roles: of each engine, by id.
-        pace: seconds per output token that answers are to keep to; None when any will do.
+        engines: of all roles, as they are now.
     """
 
-    def __init__(
-        self,
-        params: PrefixAffinityParams,
-        roles: Mapping[str, Role],
-        links: Links,
-        pace: float | None = None,
-    ) -> None:
+    def __init__(self, params: PrefixAffinityParams, engines: Engines) -> None:
         super().__init__(params)
         self.weights = params
-        self._roles = roles
-        self._links = links
-        self._pace = pace
+        self.engines = engines
         self._impatience = Impatience()
-        self._prefilled = {id: Decayed() for id in roles}
+        self._prefilled = DecayedSums()
         self._price = 0.0
 
     def costs(
@@ -87,24 +81,26 @@ class HandoverPlacing(PrefixAffinity):
         queues: Sequence[float],
         theta: float,
     ) -> tuple[list[float], list[float]]:
+        if not any(self.computes_for_others(each.id) for each in candidates):
+            return super().costs(request, candidates, queues, theta)
         _, company = super().costs(request, candidates, queues, 0.0)
         self._price = theta
         prices = self.prices(request, candidates, theta)
-        sites = self._sites(request, candidates, prices)
+        sites = self._sites(request, prices)
         placements = [self._placement(request, each, sites, prices) for each in candidates]
         return [placement.terms.total for placement in placements], company
 
     def pair(
-        self, request: RouteRequest, chosen: Candidate, candidates: Sequence[Candidate]
+        self, request: RouteRequest, chosen: Candidate, tried: Collection[str] = ()
     ) -> Placement:
         """How the engine that was chosen is used, as of now.
 
         Args:
             request: as of its release.
-            candidates: all engines that may generate.
+            tried: engines that are not to generate.
         """
         prices = self.prices(request, [chosen], self._price)
-        sites = self._sites(request, candidates, prices)
+        sites = [site for site in self._sites(request, prices) if site.id not in tried]
         return self._placement(request, chosen, sites, prices)
 
     def explain(
@@ -113,7 +109,7 @@ class HandoverPlacing(PrefixAffinity):
         """The terms of each candidate's best placement, at the price of the last choice."""
         prices = self.prices(request, candidates, self._price)
         prices = replace(prices, spoil=self.weights.spoil)
-        sites = self._sites(request, candidates, prices)
+        sites = self._sites(request, prices)
         placements = [self._placement(request, each, sites, prices) for each in candidates]
         matched = request.match.tokens
         return [
@@ -123,13 +119,11 @@ class HandoverPlacing(PrefixAffinity):
             for each in placements
         ]
 
-    def placed(self, request: RouteRequest, candidate: Candidate) -> None:
-        super().placed(request, candidate)
-        id, now = candidate.id, request.now
-        matched = request.match.tokens.get(id, 0.0)
-        self._prefilled[id].add(now, prefill_seconds(candidate, request.prompt_tokens, matched))
-        cold = PATIENCE_FACTOR * cold_seconds(candidate, request.prompt_tokens)
-        self._impatience.add(id, now, max(PATIENCE_SECONDS, cold))
+    def learn(self, placed: Placed, candidate: Candidate, now: float) -> None:
+        super().learn(placed, candidate, now)
+        self._prefilled.add(candidate.id, now, placed.prefill)
+        cold = PATIENCE_FACTOR * cold_seconds(candidate, placed.prompt_tokens)
+        self._impatience.add(candidate.id, now, max(PATIENCE_SECONDS, cold))
 
     def prices(
         self, request: RouteRequest, candidates: Sequence[Candidate], theta: float
@@ -144,25 +138,27 @@ class HandoverPlacing(PrefixAffinity):
         )
 
     def computes_for_others(self, id: str) -> bool:
-        return self._roles[id] is Role.PREFILL
+        return self.engines.role(id) is Role.PREFILL
 
     def _blocking(self, candidates: Sequence[Candidate], now: float) -> dict[str, float]:
-        of = {id: self._impatience.at(id, now) for id in self._roles}
-        means = {}
-        for role in Role:
-            own = [of[id] for id, each in self._roles.items() if each is role]
-            means[role] = sum(own) / len(own) if own else 0.0
+        of = {each.id: self._impatience.at(each.id, now) for each in candidates}
+        by_role: dict[Role, list[float]] = {}
+        for id, own in of.items():
+            by_role.setdefault(self.engines.role(id), []).append(own)
+        means = {role: sum(own) / len(own) for role, own in by_role.items()}
         return {
-            each.id: BLOCKING
-            * (OWN_SHARE * of[each.id] + (1.0 - OWN_SHARE) * means[self._roles[each.id]])
-            for each in candidates
+            id: BLOCKING * (OWN_SHARE * own + (1.0 - OWN_SHARE) * means[self.engines.role(id)])
+            for id, own in of.items()
         }
 
-    def _sites(
-        self, request: RouteRequest, candidates: Sequence[Candidate], prices: Prices
-    ) -> list[LandingSite]:
-        generate = [each for each in candidates if not self.computes_for_others(each.id)]
-        return landing_sites(request, generate, self._links.seconds, prices)
+    def _sites(self, request: RouteRequest, prices: Prices) -> list[LandingSite]:
+        if request.alone:
+            return []
+        landings = self.engines.landings(request)
+        return landing_sites(request, landings, self._transfer(request), prices)
+
+    def _transfer(self, request: RouteRequest) -> TransferSeconds:
+        return self.engines.links(request.model).seconds
 
     def _placement(
         self,
@@ -172,28 +168,30 @@ class HandoverPlacing(PrefixAffinity):
         prices: Prices,
     ) -> Placement:
         """The best one in which this engine computes the prompt."""
-        local = local_placement(request, candidate, prices)
-        if not self.computes_for_others(candidate.id):
+        local, id = local_placement(request, candidate, prices), candidate.id
+        if not self.computes_for_others(id):
             return local
         hosting = self._hosting_seconds(request, candidate)
         local = msgspec.structs.replace(
             local, terms=msgspec.structs.replace(local.terms, hosting=hosting)
         )
-        remote = remote_placement(request, candidate, sites, self._links.seconds, prices)
-        if remote is None or not self.prefers(remote, local):
+        sites = [site for site in sites if self.engines.paired(id, site.id)]
+        transfer = self._transfer(request)
+        remote = remote_placement(request, candidate, sites, transfer, prices)
+        if remote is None:
             return local
-        return remote
+        return remote if not self.engines.serves_alone(id) or self.prefers(remote, local) else local
 
     def prefers(self, remote: Placement, local: Placement) -> bool:
         return pays(remote.terms.total, local.terms.total)
 
     def _hosting_seconds(self, request: RouteRequest, candidate: Candidate) -> float:
         """What it costs that prompts which come later stall an answer."""
-        busy = min(_BUSIEST, self._prefilled[candidate.id].at(request.now) / WINDOW)
+        busy = min(_BUSIEST, self._prefilled.at(candidate.id, request.now) / WINDOW)
         cost = HOSTED_TOKEN * busy * request.output_tokens
-        if self._pace is None:
+        goal = self.engines.pace
+        if goal is None:
             return cost
         # Steps are made in what time the prefills leave.
         pace = step_seconds(candidate) / (1.0 - busy)
-        share = pace / self._pace - BEARABLE
-        return cost + HOSTED * min(1.0, max(0.0, share))
+        return cost + HOSTED * min(1.0, max(0.0, pace / goal - BEARABLE))

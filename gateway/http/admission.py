@@ -142,6 +142,10 @@ class Admission:
         if context.handover is not None:
             context.handover.end()
             context.handover = None
+        if context.remote is not None:
+            if context.remote.lease is not None:
+                context.remote.lease.release()
+            context.remote = None
         lease = context.lease
         if lease is not None:
             if context.relay is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from gateway.config import Retries, Timeouts
 from gateway.fleet.fleet import UnknownBackend
@@ -12,7 +12,7 @@ from gateway.http.context import RequestContext
 from gateway.http.errors import UpstreamBroke
 from gateway.http.failures import BROKEN, Blame, Failure, may_retry
 from gateway.http.handovers import Handovers
-from gateway.http.placing import Stranded
+from gateway.http.placing import Placing, Stranded
 from gateway.http.retry import RetryBudget
 from gateway.http.verdicts import Verdicts
 from gateway.scheduling.pool import Pool
@@ -31,6 +31,7 @@ class Attempts:
         self,
         *,
         admission: Admission,
+        placing: Placing,
         handovers: Handovers,
         verdicts: Verdicts,
         metrics: Metrics,
@@ -38,6 +39,7 @@ class Attempts:
         timeouts: Timeouts,
     ) -> None:
         self._admission = admission
+        self._placing = placing
         self._handovers = handovers
         self._verdicts = verdicts
         self._metrics = metrics
@@ -63,8 +65,18 @@ class Attempts:
             context.ends_at = context.record.arrived + limits.total
         inference = context.dialect.ends_with_marker
         tried: list[str] = []
+        self._placing.appraise(context, pool)
         await self._admission.admit(context, pool)
         while True:
+            try:
+                arranged = self._placing.arrange(context, pool, tried)
+            except Stranded as stranded:
+                if await self._elsewhere(context, pool, tried, stranded):
+                    continue
+                return
+            if not arranged:
+                await self._anew(context, pool)
+                continue
             lease = context.lease
             assert lease is not None
             tried.append(lease.backend_id)
@@ -80,18 +92,11 @@ class Attempts:
             except UnknownBackend:
                 # Nothing was sent: it is placed as if it had only now come.
                 tried.pop()
-                self._admission.give_back(context)
-                await self._admission.admit(context, pool)
+                await self._anew(context, pool)
                 continue
             except Stranded as stranded:
-                tried += self._handovers.serve_nothing_alone(pool)
-                if (
-                    context.owner is None
-                    and _has_untried(pool, tried)
-                    and await self._admission.again(context, pool, tuple(tried), patience=None)
-                ):
+                if await self._elsewhere(context, pool, tried, stranded):
                     continue
-                self._handovers.give_up(context, stranded)
                 return
             relay = context.relay
             assert relay is not None
@@ -109,6 +114,25 @@ class Attempts:
             if relay.refused:
                 relay.pass_on()
             return
+
+    async def _anew(self, context: RequestContext, pool: Pool) -> None:
+        """Place a request as if it had only now come."""
+        self._admission.give_back(context)
+        await self._admission.admit(context, pool)
+
+    async def _elsewhere(
+        self, context: RequestContext, pool: Pool, tried: list[str], stranded: Stranded
+    ) -> bool:
+        """Get the request a lease at a backend that needs no handover, or answer it."""
+        tried += self._handovers.serve_nothing_alone(pool)
+        if (
+            context.owner is None
+            and _has_untried(pool, tried)
+            and await self._admission.again(context, pool, _avoided(context, tried), patience=None)
+        ):
+            return True
+        self._handovers.give_up(context, stranded)
+        return False
 
     async def _again(
         self, context: RequestContext, pool: Pool, tried: list[str], failure: Failure
@@ -128,7 +152,9 @@ class Attempts:
             )
             and (patience != 0.0 or _has_other(pool, request, tried))
             and self._budget.spend()
-            and await self._admission.again(context, pool, tuple(tried), patience=patience)
+            and await self._admission.again(
+                context, pool, _avoided(context, tried), patience=patience
+            )
         )
 
     def _judge_trial(self, context: RequestContext, pool: Pool) -> None:
@@ -137,6 +163,12 @@ class Attempts:
         suspects = context.suspects
         if len(suspects) == 1 and suspects[0].trial is not None and len(pool.backends) > 1:
             self._verdicts.convict(context)
+
+
+def _avoided(context: RequestContext, tried: Sequence[str]) -> tuple[str, ...]:
+    """The backends that failed a request, in whichever part."""
+    failed = () if context.tries is None else context.tries.failed
+    return (*tried, *failed)
 
 
 def _has_untried(pool: Pool, tried: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.disagg.handover import Handover
-from gateway.disagg.placement import Fallback
+from gateway.disagg.placement import Fallback, Remote
 from gateway.fleet.breaker import Trials
 from gateway.fleet.time_limits import NO_TIME_LIMITS, TimeLimits
 from gateway.http.client import Client, Scope
@@ -70,6 +70,7 @@ class RequestContext(msgspec.Struct):
         limits, ends_at: how long it may take, and when it must have ended.
         owner: id of the backend that keeps the stored response it is about; None for any backend.
         lease: admission.
+        remote: where it is to be prefilled, until its prefill leg is sent.
         handover: what has it prefilled elsewhere; None while nothing does.
         tries: its handovers so far; None without any.
         real_model: what the backend calls the model, where that is asked for by an alias.
@@ -96,6 +97,7 @@ class RequestContext(msgspec.Struct):
     ends_at: float = inf
     owner: str | None = None
     lease: Lease | None = None
+    remote: Remote | None = None
     handover: Handover | None = None
     tries: Tries | None = None
     real_model: str = ""

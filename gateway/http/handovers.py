@@ -8,7 +8,6 @@ itself, from the bytes that the client sent. No pairing is used twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 from gateway.config import Timeouts
 from gateway.disagg.connector import NoTransfer
@@ -23,7 +22,7 @@ from gateway.http.context import RequestContext, Tries
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import Malformed, Overloaded, UpstreamBroke
 from gateway.http.failures import BUSY, Blame, Failure, refusal
-from gateway.http.placing import Placing, Stranded
+from gateway.http.placing import Placing, Share, Stranded
 from gateway.http.prefill_legs import PrefillLegs
 from gateway.http.verdicts import Verdicts
 from gateway.scheduling.lease import Lease
@@ -94,7 +93,7 @@ class Handovers:
         prefills = self._prefills.get(pool.model)
         if prefills is None or self._fleet.get(lease.backend_id).role is not Role.DECODE:
             return await self._dispatcher.send(context, lease, may_retry=may_retry)
-        share = _Share(lease)
+        share = self._placing.share(context, lease.backend_id)
         while True:
             try:
                 await self._prefill(context, pool, lease, prefills, share)
@@ -150,7 +149,7 @@ class Handovers:
         pool: Pool,
         lease: Lease,
         prefills: Sequence[BackendLoad],
-        share: _Share,
+        share: Share,
     ) -> None:
         """Have the request prefilled elsewhere, if that is to be: it then has its handover.
 
@@ -161,7 +160,9 @@ class Handovers:
         self._drop(context)
         record, request = context.record, context.request
         assert request is not None
-        remote = self._placing.place(context, lease.backend_id, prefills)
+        remote = context.remote
+        if remote is None:
+            remote = self._placing.place(context, lease.backend_id, prefills)
         if remote is None:
             share.here(lease)
             record.prefill_backend = ""
@@ -169,7 +170,8 @@ class Handovers:
             record.uncached_tokens = lease.uncached_tokens
             context.limits = self._limits.of(pool.model, request.work_class)
             return
-        load, connector, route = remote
+        load, connector = remote.load, remote.connector
+        context.remote = None  # what it holds is the handover's from here on
         share.elsewhere(lease)
         if context.tries is None:
             context.tries = Tries()
@@ -178,7 +180,7 @@ class Handovers:
         record.matched_tokens = request.match.tokens.get(load.id, 0.0)
         limits = self._limits.of(pool.model, WorkClass.PREFILL)
         try:
-            handover = self._legs.begin(context, lease, load, connector, route, limits)
+            handover = self._legs.begin(context, lease, remote, limits)
             record.uncached_tokens = handover.lease.uncached_tokens
             if connector.concurrent:
                 lease.prefill_due = handover.lease.prefill_due
@@ -276,22 +278,6 @@ class Handovers:
         """Comments may have gone out while the exchange lasted."""
         if context.relay is not None:
             context.opened = context.relay.opened
-
-
-class _Share:
-    """What a decode engine's lease brings to prefill there: all of it, or nothing."""
-
-    def __init__(self, lease: Lease) -> None:
-        self._tokens = lease.uncached_tokens
-        self._seconds = lease.prefill_seconds
-
-    def here(self, lease: Lease) -> None:
-        if lease.uncached_tokens != self._tokens:
-            lease.reprice(self._tokens, self._seconds)
-
-    def elsewhere(self, lease: Lease) -> None:
-        lease.reprice(0, 0.0)
-        lease.prefill_due = inf  # as long as the other engine is at it
 
 
 def _fallback_for(cause: BaseException | None) -> Fallback:

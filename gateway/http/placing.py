@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 
-from gateway.disagg.connector import Connector
+from msgspec import structs
+
 from gateway.disagg.pairs import Pairs
-from gateway.disagg.placement import Decide, Fallback, Placement, Why, soonest
+from gateway.disagg.placement import Decide, Fallback, Placement, Remote, Why, soonest
+from gateway.disagg.placing import HandoverPlacing
 from gateway.disagg.refusal import Refusal
-from gateway.disagg.route import Route, route_of
+from gateway.disagg.route import route_of
 from gateway.fleet.fleet import Fleet
 from gateway.http.context import RequestContext, Tries
+from gateway.scheduling.cached import anchor, uncached_tokens
+from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.pool import Pool
 from gateway.telemetry.metrics import Metrics
+from gateway.types import Clock, Role
+from policies.cost import prefill_seconds
 
 
 class Stranded(Exception):
@@ -30,21 +37,30 @@ class Stranded(Exception):
         self.refusal = refusal
 
 
-class Remote(NamedTuple):
-    """A prefill engine, and how the handover from there goes."""
+class Share:
+    """What a request brings to prefill at its decode engine: all of it, or nothing."""
 
-    load: BackendLoad
-    connector: Connector
-    route: Route
+    def __init__(self, tokens: int, seconds: float) -> None:
+        self._tokens = tokens
+        self._seconds = seconds
+
+    def here(self, lease: Lease) -> None:
+        if lease.uncached_tokens != self._tokens:
+            lease.reprice(self._tokens, self._seconds)
+
+    def elsewhere(self, lease: Lease) -> None:
+        lease.reprice(0, 0.0)
+        lease.prefill_due = inf  # as long as the other engine is at it
 
 
 class Placing:
     """Args:
+    prefills: the prefill engines that can take requests now, by model; a model that no prefill
+        engine serves is missing.
     loads: the ledgers, by backend id.
+    decide: compares the two ways for a request whose decode engine is chosen.
+    joint: the policy, where it is one that chooses both engines together.
     max_requests: prefill legs that one engine may have at a time, as of now.
-
-    Attributes:
-        decide: compares the two ways; may be replaced.
     """
 
     def __init__(
@@ -52,17 +68,129 @@ class Placing:
         *,
         fleet: Fleet,
         pairs: Pairs,
+        prefills: Mapping[str, Sequence[BackendLoad]],
         loads: Mapping[str, BackendLoad],
         decide: Decide,
+        joint: Callable[[], HandoverPlacing | None],
         metrics: Metrics,
         max_requests: Callable[[], int],
+        clock: Clock,
     ) -> None:
-        self.decide = decide
         self._fleet = fleet
         self._pairs = pairs
+        self._prefills = prefills
         self._loads = loads
+        self._decide = decide
+        self._joint = joint
         self._metrics = metrics
         self._max_requests = max_requests
+        self._clock = clock
+
+    # where the policy chooses both engines together
+
+    def appraise(self, context: RequestContext, pool: Pool) -> None:
+        """Have the policy know whether a handover could carry a request at all."""
+        prefills = self._prefills.get(pool.model)
+        if not prefills or self._joint() is None:
+            return
+        why = self._why_alone(context, prefills)
+        if why is not None:
+            self._leave_alone(context)
+            context.record.placement_reason = why
+
+    def arrange(self, context: RequestContext, pool: Pool, tried: Collection[str]) -> bool:
+        """Settle how the engine is used that a request has its lease at. Where it is to be handed
+        over, the request has a lease at its decode engine then, and the other one is in `remote`.
+
+        Args:
+            tried: engines that are not to generate.
+
+        Returns:
+            False when who could have generated was given to others meanwhile.
+
+        Raises:
+            Stranded: nobody is there who could.
+        """
+        joint, lease, request = self._joint(), context.lease, context.request
+        assert lease is not None
+        assert request is not None
+        id = lease.backend_id
+        if joint is None or pool.model not in self._prefills:
+            return True
+        record, now = context.record, self._clock()
+        prefills = self._fleet.get(id).role is Role.PREFILL
+        if prefills:
+            placement = joint.pair(structs.replace(request, now=now), self._loads[id], tried)
+            if placement.is_remote:
+                refused = self._hand_over(context, lease, placement.decode)
+                if refused is None:
+                    record.placement, record.placement_reason = "remote", Why.WORTH
+                    return True
+                record.placement_reason = refused
+                if not self.serves_alone(id):
+                    raise Stranded(refusal=refused)
+            elif not self.serves_alone(id):
+                if tried or not self._could_land(id, pool):
+                    raise Stranded(None if context.tries is None else context.tries.cause)
+                return False
+        record.placement = "local"
+        if not record.placement_reason or record.placement_reason == Why.WORTH:
+            record.placement_reason = Why.HOSTED if prefills else Why.SOONER
+        return True
+
+    def _hand_over(self, context: RequestContext, lease: Lease, decode: str) -> Refusal | None:
+        """Take a lease at the decode engine; the one at the prefill engine goes with the handover.
+
+        Returns:
+            Why this pair's protocol does not carry the request; None where it does.
+        """
+        request, scope = context.request, context.scope
+        assert request is not None
+        route = route_of(scope["method"], scope["path"])
+        connector = self._pairs.connector(
+            self._fleet.get(lease.backend_id), self._fleet.get(decode)
+        )
+        assert route is not None  # or it would have been left alone
+        assert connector is not None  # or they would not be a pair
+        refused = connector.refuses(context.body, route)
+        if refused is not None:
+            return refused
+        context.lease = lease.hand_over(self._loads[decode], anchor(request, decode))
+        context.remote = Remote(self._loads[lease.backend_id], connector, route, lease)
+        context.record.backend = decode
+        return None
+
+    def _why_alone(self, context: RequestContext, prefills: Sequence[BackendLoad]) -> str | None:
+        """Why no handover carries a request; None where one does."""
+        scope = context.scope
+        route = route_of(scope["method"], scope["path"])
+        if route is None:
+            return Why.ROUTE
+        spoken = {
+            connector.name: connector
+            for load in prefills
+            if (connector := self._pairs.speaks(self._fleet.get(load.id))) is not None
+        }
+        refusals = [connector.refuses(context.body, route) for connector in spoken.values()]
+        return refusals[0] if refusals and None not in refusals else None
+
+    def _could_land(self, prefill: str, pool: Pool) -> bool:
+        """Whether it is only for want of room that nobody takes over from a prefill engine."""
+        engine = self._fleet.get(prefill)
+        return any(
+            self._pairs.connector(engine, self._fleet.get(load.id)) is not None
+            for load in pool.backends
+        )
+
+    def share(self, context: RequestContext, decode: str) -> Share:
+        """What a request would bring to prefill at its decode engine."""
+        request = context.request
+        assert request is not None
+        matched = request.match.tokens.get(decode, 0.0)
+        seconds = prefill_seconds(self._loads[decode], request.prompt_tokens, matched)
+        return Share(uncached_tokens(request, decode), seconds)
+
+    # where the decode engine was chosen first, and when a prefill leg has failed
 
     def place(
         self, context: RequestContext, decode: str, prefills: Sequence[BackendLoad]
@@ -87,6 +215,8 @@ class Placing:
         request, tries = context.request, context.tries
         assert request is not None
         alone = self.serves_alone(decode)
+        if alone and self._joint() is not None and (tries is None or not tries.made):
+            return Placement(None, context.record.placement_reason), None
         if tries is not None and tries.fallback is not None:
             return self._alone(context, decode, tries.fallback), None
         scope = context.scope
@@ -103,8 +233,13 @@ class Placing:
         }
         pairable = [load for load in prefills if load.id in connectors]
         roomy = [load for load in pairable if self._has_room(load)]
-        if alone:
-            placement = self.decide(request, self._loads[decode], roomy)
+        if alone and tries is not None and tries.failed:
+            # Another engine was found to be worth it.
+            placement = Placement(None, Why.NO_PREFILL)
+            if roomy:
+                placement = Placement(soonest(request, roomy), Why.WORTH)
+        elif alone:
+            placement = self._decide(request, self._loads[decode], roomy)
         elif roomy:
             placement = Placement(soonest(request, roomy), Why.NEEDED)
         else:
@@ -145,6 +280,12 @@ class Placing:
         if context.tries is None:
             context.tries = Tries()
         context.tries.fallback = why
+        self._leave_alone(context)
         if not context.record.fallback:
             context.record.fallback = why
             self._metrics.fallback(why)
+
+    @staticmethod
+    def _leave_alone(context: RequestContext) -> None:
+        assert context.request is not None
+        context.request = structs.replace(context.request, alone=True)

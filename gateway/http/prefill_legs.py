@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from gateway.disagg.connector import Connector
 from gateway.disagg.handover import Handover
 from gateway.disagg.pairs import Pairs
+from gateway.disagg.placement import Remote
 from gateway.disagg.release import Releases
-from gateway.disagg.route import Route
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.time_limits import TimeLimits
 from gateway.fleet.upstream import Upstream
@@ -56,36 +55,23 @@ class PrefillLegs:
         self,
         context: RequestContext,
         decode: Lease,
-        load: BackendLoad,
-        connector: Connector,
-        route: Route,
+        remote: Remote,
         limits: TimeLimits,
     ) -> Handover:
-        """Take a lease at a prefill engine, and send it the prefill leg. The request then has its
-        handover.
+        """Send the prefill leg, with a lease at its engine. The request then has its handover.
 
         Args:
             decode: the lease at the decode engine.
             limits: of any request that brings so much prefill.
         """
-        request = context.request
-        assert request is not None
+        load, connector, route, lease = remote
         engine = self._fleet.get(load.id)
         upstream = self._upstreams[load.id]
         at_engine = addressed(context, engine, self._fleet.aliases)
         target = self._fleet.get(decode.backend_id)
         body = addressed(context, target, self._fleet.aliases).body
-        matched = request.match.tokens.get(load.id, 0.0)
-        lease = Lease(
-            load,
-            Decision(load.id, Reason.LOAD),
-            WorkClass.PREFILL,
-            request.prompt_tokens,
-            uncached_tokens(request, load.id),
-            prefill_seconds(load, request.prompt_tokens, matched),
-            self._clock,
-            anchor=anchor(request, load.id),
-        )
+        if lease is None:
+            lease = self._lease(context, load)
         booking = self._index.book(load.id, at_engine.chain) if at_engine.chain else None
         if not connector.concurrent:
             self._learning.dispatched(lease, streamed=True)
@@ -120,6 +106,21 @@ class PrefillLegs:
         head = leg_head(context, engine, upstream.access, handover, leg)
         handover.send(upstream, head, leg.body, limits, ends_at)
         return handover
+
+    def _lease(self, context: RequestContext, load: BackendLoad) -> Lease:
+        request = context.request
+        assert request is not None
+        matched = request.match.tokens.get(load.id, 0.0)
+        return Lease(
+            load,
+            Decision(load.id, Reason.LOAD),
+            WorkClass.PREFILL,
+            request.prompt_tokens,
+            uncached_tokens(request, load.id),
+            prefill_seconds(load, request.prompt_tokens, matched),
+            self._clock,
+            anchor=anchor(request, load.id),
+        )
 
     async def answer(self, context: RequestContext, handover: Handover) -> None:
         """Wait for the prefill leg's answer.

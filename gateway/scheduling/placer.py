@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from gateway.config import ClassLimits, Scheduling
 from gateway.scheduling.hold import Hold
 from gateway.scheduling.load import BackendLoad
-from gateway.scheduling.room import share_range, with_room
+from gateway.scheduling.room import has_room_for_answer, share_range, with_room
 from gateway.scheduling.streams import OutputLengths
 from gateway.scheduling.ticket import Ticket
 from gateway.types import Decision, WorkClass
@@ -40,6 +40,10 @@ def _has_permit(load: BackendLoad) -> bool:
     return load.trials is None or load.trials.free
 
 
+Screen = Callable[[RouteRequest, list[BackendLoad]], list[BackendLoad]]
+"""Of the backends with room for a request, those that it can begin at."""
+
+
 class RoutingFailed(Exception):
     """The policy raised, or chose what was no candidate."""
 
@@ -64,10 +68,20 @@ class Placer:
     choose it. A request that has failed elsewhere already is put to it last.
     """
 
-    __slots__ = ("_by_id", "_on_trial", "_reserved", "_scheduling", "backends", "lengths", "policy")
+    __slots__ = (
+        "_by_id",
+        "_on_trial",
+        "_reserved",
+        "_scheduling",
+        "backends",
+        "lengths",
+        "policy",
+        "screen",
+    )
 
     def __init__(self, policy: Policy, scheduling: Scheduling) -> None:
         self.policy = policy
+        self.screen: Screen | None = None
         self.lengths = OutputLengths()
         self._scheduling = scheduling
         self.backends: tuple[BackendLoad, ...] = ()
@@ -154,14 +168,29 @@ class Placer:
 
     def candidates(self, request: RouteRequest) -> list[BackendLoad]:
         """The backends with room under the limits."""
-        limits, ranges = self.limits(request.work_class), self._scheduling.ranges
-        roomy = with_room(self.backends, limits, ranges, request)
+        roomy = self._roomy(self.backends, request)
         if self._on_trial:
             roomy = [load for load in roomy if _has_permit(load)]
         most = self._scheduling.max_kv_use
         if most is None:
             return roomy
         return [load for load in roomy if load.others.excess is None or not load.is_full(most)]
+
+    def takes_answer(self, load: BackendLoad, request: RouteRequest) -> bool:
+        """Whether a backend can take a request whose prompt another one computes."""
+        scheduling = self._scheduling
+        return (
+            _has_permit(load)
+            and not self.is_full(load)
+            and has_room_for_answer(
+                load, scheduling.decode, scheduling.ranges, request.prompt_tokens
+            )
+        )
+
+    def _roomy(self, backends: Sequence[BackendLoad], request: RouteRequest) -> list[BackendLoad]:
+        limits, ranges = self.limits(request.work_class), self._scheduling.ranges
+        roomy = with_room(backends, limits, ranges, request)
+        return roomy if self.screen is None else self.screen(request, roomy)
 
     def is_overdue(self, ticket: Ticket, load: BackendLoad, now: float) -> bool:
         """Whether a ticket has waited so long for room at a backend that it is kept for it."""
@@ -176,8 +205,7 @@ class Placer:
         request = ticket.request
         if self.is_full(load):
             return False
-        limits, ranges = self.limits(request.work_class), self._scheduling.ranges
-        return bool(with_room((load,), limits, ranges, request)) and self._may_use(ticket, load)
+        return bool(self._roomy((load,), request)) and self._may_use(ticket, load)
 
     def is_full(self, load: BackendLoad) -> bool:
         """Whether a backend gets nothing new because of what its engine says of its KV cache."""

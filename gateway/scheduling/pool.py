@@ -10,7 +10,7 @@ from gateway.scheduling.granter import Granter
 from gateway.scheduling.hold import Hold
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
-from gateway.scheduling.placer import Placer, RoutingFailed
+from gateway.scheduling.placer import Placer, RoutingFailed, Screen
 from gateway.scheduling.ticket import RefusalReason, Ticket
 from gateway.scheduling.waiting import Waiting
 from gateway.types import Clock, Role, WorkClass
@@ -122,6 +122,15 @@ class Pool:
         self._placer.scheduling = scheduling
         self._waiting.set_scheduling(scheduling)
         self.expire()
+
+    @property
+    def screen(self) -> Screen | None:
+        """What else a backend must be able to do for a request; None for nothing."""
+        return self._placer.screen
+
+    @screen.setter
+    def screen(self, screen: Screen | None) -> None:
+        self._placer.screen = screen
 
     @property
     def backends(self) -> tuple[BackendLoad, ...]:
@@ -248,6 +257,10 @@ class Pool:
     def candidates(self, request: RouteRequest) -> list[BackendLoad]:
         """The backends that the policy could choose among now."""
         return self._placer.candidates(request)
+
+    def takes_answer(self, load: BackendLoad, request: RouteRequest) -> bool:
+        """Whether a backend can take a request whose prompt another one computes."""
+        return self._placer.takes_answer(load, request)
 
     def is_full(self, load: BackendLoad) -> bool:
         """Whether a backend gets nothing new because its engine says that its KV cache is full."""

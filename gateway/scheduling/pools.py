@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gateway.config import Scheduling
 from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.placer import Screen
 from gateway.scheduling.pool import Pool
 from gateway.types import Clock, Role
 from policies.base import Policy
@@ -56,6 +57,8 @@ class Pools:
         self,
         serving: Mapping[str, Sequence[BackendLoad]],
         avoided: Mapping[str, Sequence[BackendLoad]] | None = None,
+        screen: Screen | None = None,
+        screened: Collection[str] = (),
     ) -> None:
         """Set which backends can take requests now.
 
@@ -63,6 +66,7 @@ class Pools:
             serving: by model. A model that is missing keeps its pool, empty, while tickets wait
                 in it: its backends may come back before they expire.
             avoided: those that could, by model, but for being busy while others are not.
+            screen: what else a backend must be able to do for a request, for the models `screened`.
         """
         for model, loads in serving.items():
             pool = self._pools.get(model)
@@ -71,6 +75,7 @@ class Pools:
                 self._pools[model] = pool
                 if self._closed:
                     pool.close()
+            pool.screen = screen if model in screened else None
             pool.set_backends(loads, avoided.get(model, ()) if avoided else ())
         for model in self._pools.keys() - serving.keys():
             pool = self._pools[model]

@@ -44,6 +44,21 @@ def with_room(
     return roomy
 
 
+def has_room_for_answer(
+    load: BackendLoad, limits: ClassLimits, ranges: Sequence[LengthRange], prompt_tokens: int
+) -> bool:
+    """Whether a backend can take a request whose prompt another one computes.
+
+    Args:
+        limits: of the decode class.
+    """
+    return load.decode.has_slot(limits.max_requests) and all(
+        _fits(load, length, prompt_tokens)
+        for length in ranges
+        if prompt_tokens >= length.min_tokens
+    )
+
+
 def share_range(one: RouteRequest, other: RouteRequest, ranges: Sequence[LengthRange]) -> bool:
     """Whether two requests are so long that they count against a limit in common."""
     shorter = min(one.prompt_tokens, other.prompt_tokens)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.disagg.decider import Placement
+from gateway.disagg.engines import Engines
 from gateway.disagg.links import Links
 from gateway.disagg.placing import HandoverPlacing
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.streams import OutputLengths
 from gateway.types import Role
+from loadtests.disagg.engines import RoleEngines
 from loadtests.disagg.exchange import RoleExchange
 from loadtests.disagg.tally import Tally
 from loadtests.replay.arm import Arm
@@ -24,8 +26,7 @@ from loadtests.sim.timeline import Timeline
 from policies.base import RouteRequest
 from policies.prefix_affinity import PrefixAffinity
 
-MakePlacing = Callable[[dict[str, Role], Links, float | None], PrefixAffinity]
-"""For these roles, with the network as it is known, and the pace of answers."""
+MakePlacing = Callable[[Engines], PrefixAffinity]
 
 
 class RoleGateway(VirtualGateway):
@@ -54,9 +55,12 @@ class RoleGateway(VirtualGateway):
         self.kv_bytes = engines[0].profile.memory.kv_bytes_per_token
         self.links = Links(self.kv_bytes, layer_wise=pushed)
         self._placing = placing(
-            {f"engine-{place}": role for place, role in enumerate(roles)},
-            self.links,
-            arm.scheduling.pace,
+            RoleEngines(
+                {f"engine-{place}": role for place, role in enumerate(roles)},
+                lambda: self.pool.backends,
+                self.links,
+                arm.scheduling.pace,
+            )
         )
         super().__init__(engines, self._placing, arm.scheduling, trace, timeline, arm.knowledge)
         self.tally = tally
@@ -76,7 +80,7 @@ class RoleGateway(VirtualGateway):
         """How the engine that was chosen for a request is used; None without any with a role."""
         if not isinstance(self._placing, HandoverPlacing):
             return None
-        return self._placing.pair(facts, self._loads[chosen], self.pool.backends)
+        return self._placing.pair(facts, self._loads[chosen])
 
     def hand_over(
         self, request: Request, prefill: Engine, decode: Engine, listener: HandoverListener

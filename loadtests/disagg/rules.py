@@ -5,12 +5,11 @@ They place by the same costs as ours does, under the same scheduling: what diffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gateway.disagg.decider import Placement, Prices
-from gateway.disagg.links import Links
+from gateway.disagg.engines import Engines
 from gateway.disagg.placing import HandoverPlacing
-from gateway.types import Role
 from policies.base import Candidate, RouteRequest
 from policies.prefix_affinity import PrefixAffinityParams
 
@@ -28,12 +27,10 @@ class FixedThreshold(HandoverPlacing):
     def __init__(
         self,
         params: PrefixAffinityParams,
-        roles: Mapping[str, Role],
-        links: Links,
+        engines: Engines,
         threshold: int,
-        pace: float | None = None,
     ) -> None:
-        super().__init__(params, roles, links, pace)
+        super().__init__(params, engines)
         self._threshold = threshold
 
     def costs(

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.config import Scheduling
-from gateway.disagg.links import Links
+from gateway.disagg.engines import Engines
 from gateway.disagg.placing import HandoverPlacing
-from gateway.types import Role
 from loadtests.disagg.fleet import RoleFleet, ratio
 from loadtests.disagg.gateway import RoleGateway
 from loadtests.disagg.rules import FixedThreshold
@@ -64,13 +63,13 @@ class Way:
         """
         return arm.find(f"{POLICY}?scheduling.pace={pace}", Scheduling())
 
-    def placing(self, roles: dict[str, Role], links: Links, pace: float | None) -> PrefixAffinity:
+    def placing(self, engines: Engines) -> PrefixAffinity:
         params = PrefixAffinityParams()
         if not self.prefill:
             return PrefixAffinity(params)
         if self.threshold is None:
-            return HandoverPlacing(params, roles, links, pace)
-        return FixedThreshold(params, roles, links, self.threshold, pace)
+            return HandoverPlacing(params, engines)
+        return FixedThreshold(params, engines, self.threshold)
 
 
 @dataclass(slots=True, frozen=True)

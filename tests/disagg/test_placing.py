@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
+from gateway.disagg.decider import Placement
 from gateway.disagg.links import Links
 from gateway.disagg.placing import HandoverPlacing
-from gateway.types import Role
+from gateway.types import Decision, Role
+from policies.base import Candidate, RouteRequest
 from policies.prefix_affinity import PrefixAffinityParams
 from tests.policies.views import View, request
 
@@ -15,18 +18,58 @@ FAST = 400e9 / 8
 ROLES: Mapping[str, Role] = {"p": Role.PREFILL, "d1": Role.DECODE, "d2": Role.DECODE}
 
 
+class Engines:
+    """All work with each other, but for what is set."""
+
+    def __init__(self, roles: Mapping[str, Role], bandwidth: float, pace: float | None) -> None:
+        self.pace = pace
+        self.views: list[View] = []
+        self.needy: set[str] = set()
+        self.apart: set[tuple[str, str]] = set()
+        self._roles = roles
+        self._links = Links(KV_BYTES, fixed=bandwidth)
+
+    def role(self, id: str) -> Role:
+        return self._roles[id]
+
+    def serves_alone(self, id: str) -> bool:
+        return id not in self.needy
+
+    def paired(self, prefill: str, decode: str) -> bool:
+        return (prefill, decode) not in self.apart
+
+    def landings(self, request: RouteRequest) -> list[View]:
+        return [view for view in self.views if self._roles[view.id] is not Role.PREFILL]
+
+    def links(self, model: str) -> Links:
+        return self._links
+
+
+class Placing(HandoverPlacing):
+    """Among the engines that it is asked about."""
+
+    engines: Engines
+
+    def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
+        self.engines.views = list(candidates)  # type: ignore[arg-type]
+        return super().choose(request, candidates)
+
+    def paired_with(self, request: RouteRequest, chosen: View, views: list[View]) -> Placement:
+        self.engines.views = views
+        return self.pair(request, chosen)
+
+
 def placing(
     roles: Mapping[str, Role] = ROLES, bandwidth: float = FAST, pace: float | None = 0.1
-) -> HandoverPlacing:
-    links = Links(KV_BYTES, fixed=bandwidth)
-    return HandoverPlacing(PrefixAffinityParams(), roles, links, pace)
+) -> Placing:
+    return Placing(PrefixAffinityParams(), Engines(roles, bandwidth, pace))
 
 
 def fleet() -> list[View]:
     return [View("p"), View("d1"), View("d2")]
 
 
-def busy(policy: HandoverPlacing, tokens: int = 1000) -> HandoverPlacing:
+def busy(policy: Placing, tokens: int = 1000) -> Placing:
     """After five minutes in which short prompts came to the decode engines and long ones to the
     other."""
     for second in range(300):
@@ -42,7 +85,7 @@ def test_where_short_prompts_keep_coming_long_ones_are_handed_over() -> None:
     policy, engines = busy(placing()), fleet()
     short, long = request(tokens=1500, now=300.0), request(tokens=40_000, now=300.0)
     assert policy.choose(long, engines).backend == "p"
-    assert policy.pair(long, engines[0], engines).is_remote
+    assert policy.paired_with(long, engines[0], engines).is_remote
     engines[0].pending_tokens = 3000.0
     assert policy.choose(short, engines).backend in ("d1", "d2")
     assert policy.choose(long, engines).backend == "p"
@@ -59,27 +102,27 @@ def test_a_long_conversation_with_a_short_rest_stays_where_it_is() -> None:
 def test_over_a_slow_network_nothing_is_handed_over() -> None:
     asked = request(tokens=40_000, now=300.0)
     for bandwidth, remote in ((FAST, True), (1e8, False)):
-        placement = busy(placing(bandwidth=bandwidth)).pair(asked, View("p"), fleet())
+        placement = busy(placing(bandwidth=bandwidth)).paired_with(asked, View("p"), fleet())
         assert placement.is_remote is remote
 
 
 def test_the_decode_engine_is_the_one_that_holds_most_unless_it_is_full() -> None:
     policy = busy(placing(bandwidth=25e9 / 8))
     asked = request(tokens=40_000, held={"d2": 10_000}, now=300.0)
-    assert policy.pair(asked, View("p"), fleet()).decode == "d2"
+    assert policy.paired_with(asked, View("p"), fleet()).decode == "d2"
     full = View("d2", context_tokens=490_000, in_flight=40)
-    assert policy.pair(asked, View("p"), [View("d1"), full]).decode == "d1"
+    assert policy.paired_with(asked, View("p"), [View("d1"), full]).decode == "d1"
 
 
 def test_what_a_decode_engine_computes_is_never_handed_over() -> None:
     asked = request(tokens=40_000, now=300.0)
-    assert busy(placing()).pair(asked, View("d1"), fleet()).decode == "d1"
+    assert busy(placing()).paired_with(asked, View("d1"), fleet()).decode == "d1"
 
 
 def test_a_prefill_engine_serves_all_of_a_request_when_no_other_is_left() -> None:
     asked = request(tokens=4_000)
     only = View("p")
-    placement = placing().pair(asked, only, [only])
+    placement = placing().paired_with(asked, only, [only])
     assert (placement.prefill, placement.decode) == ("p", "p")
     assert placing().choose(asked, [only]).backend == "p"
 
@@ -90,7 +133,7 @@ def test_a_busy_prefill_engine_is_no_place_for_an_answer() -> None:
     for second in range(300):
         crowded.placed(request(tokens=6_000, now=float(second)), View("p"))
     for policy, hosts in ((idle, False), (crowded, True)):
-        hosting = policy.pair(asked, View("p"), []).terms.hosting
+        hosting = policy.paired_with(asked, View("p"), []).terms.hosting
         assert (hosting > 3.0) is hosts
 
 
@@ -99,7 +142,7 @@ def test_unified_engines_are_placed_as_ever() -> None:
     asked = request(tokens=6000, held={"b": 5500})
     policy = placing(roles)
     assert policy.choose(asked, [View("a"), View("b")]).backend == "b"
-    assert not policy.pair(asked, View("b"), [View("a"), View("b")]).is_remote
+    assert not policy.paired_with(asked, View("b"), [View("a"), View("b")]).is_remote
 
 
 def test_explains_every_term_of_what_it_would_do() -> None:
@@ -113,3 +156,41 @@ def test_explains_every_term_of_what_it_would_do() -> None:
         parts = [terms[name] for name in terms if name not in ("total", "matched_tokens")]
         assert terms["total"] == pytest.approx(sum(parts))
     assert told[0]["transfer"] > 0.0 == told[1]["transfer"]
+
+
+def test_what_no_handover_carries_is_served_by_one_engine() -> None:
+    policy, engines = busy(placing()), fleet()
+    asked = request(tokens=40_000, now=300.0)
+    assert policy.paired_with(asked, engines[0], engines).is_remote
+    alone = msgspec.structs.replace(asked, alone=True)
+    assert not policy.paired_with(alone, engines[0], engines).is_remote
+
+
+def test_engines_that_are_no_pair_are_not_paired() -> None:
+    policy, engines = busy(placing()), fleet()
+    policy.engines.apart = {("p", "d1")}
+    asked = request(tokens=40_000, held={"d1": 10_000}, now=300.0)
+    assert policy.paired_with(asked, engines[0], engines).decode == "d2"
+    policy.engines.apart.add(("p", "d2"))
+    assert not policy.paired_with(asked, engines[0], engines).is_remote
+    assert policy.pair(asked, engines[0], tried=("d1", "d2")).decode == "p"
+
+
+def test_a_prefill_engine_that_serves_nothing_alone_hands_over_what_it_gets() -> None:
+    """The control is one that does: there a short prompt is not worth a handover."""
+    asked = request(tokens=100, output=10)
+    for needy, remote in ((set(), False), ({"p"}, True)):
+        policy = placing(bandwidth=1e6)
+        policy.engines.needy = needy
+        assert policy.paired_with(asked, View("p"), fleet()).is_remote is remote
+
+
+def test_what_replicas_have_sent_counts_as_what_was_sent_from_here() -> None:
+    here, there = placing(), placing()
+    asked = request(tokens=2_000, output=300, now=300.0)
+    for second in range(300):
+        here.placed(request(tokens=6_000, now=float(second)), View("p"))
+        there.placed_elsewhere(here.note(), View("p"), float(second))
+    terms = [policy.paired_with(asked, View("p"), []).terms for policy in (here, there)]
+    assert terms[0].hosting == terms[1].hosting > 3.0
+    assert terms[0].blocking == terms[1].blocking

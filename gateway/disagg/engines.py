@@ -1,0 +1,31 @@
+"""What placing has to know of engines besides what any policy sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.disagg.links import Links
+from gateway.types import Role
+from policies.base import Candidate, RouteRequest
+
+
+class Engines(Protocol):
+    @property
+    def pace(self) -> float | None:
+        """Seconds per output token that answers are to keep to; None when any will do."""
+
+    def role(self, id: str) -> Role: ...
+
+    def serves_alone(self, id: str) -> bool:
+        """Whether an engine may be sent requests that are not handed over."""
+
+    def paired(self, prefill: str, decode: str) -> bool:
+        """Whether caches can be handed over from one engine to another now."""
+
+    def landings(self, request: RouteRequest) -> Sequence[Candidate]:
+        """The engines that generate from what others have computed, and have room for one more
+        answer."""
+
+    def links(self, model: str) -> Links:
+        """The network, for one model's caches."""
