@@ -66,7 +66,13 @@ class FleetEngines:
                     landings = self._landings_ids(request)
                 if any(self.paired(load.id, id) for id in landings):
                     able.append(load)
+        if not able and request.alone and not self._serve_alone(request.model):
+            return roomy  # what needs neither handover nor prefill
         return able
+
+    def _serve_alone(self, model: str) -> bool:
+        pool = self._pools.get(model)
+        return pool is not None and any(self.serves_alone(load.id) for load in pool.backends)
 
     def _landings_ids(self, request: RouteRequest) -> Sequence[str]:
         return [] if request.alone else [load.id for load in self.landings(request)]

@@ -34,6 +34,9 @@ PATIENCE_FACTOR = 3.0
 OWN_SHARE = 0.5
 """Of an engine's impatience, what is its own and not that of all engines of its role: enough of it
 for an engine that serves whole requests to be spared the long prompts, whatever its role."""
+HOSTED_LEAST = 5.0
+"""Seconds that it costs at least to have a prefill engine serve all of a request: operators gave it
+its role, and are to find it kept unless that is expensive."""
 HOSTED = 8.0
 """Seconds that an answer is worth whose pace later prefills are bound to spoil."""
 BEARABLE = 0.7
@@ -188,7 +191,7 @@ class HandoverPlacing(PrefixAffinity):
     def _hosting_seconds(self, request: RouteRequest, candidate: Candidate) -> float:
         """What it costs that prompts which come later stall an answer."""
         busy = min(_BUSIEST, self._prefilled.at(candidate.id, request.now) / WINDOW)
-        cost = HOSTED_TOKEN * busy * request.output_tokens
+        cost = HOSTED_LEAST + HOSTED_TOKEN * busy * request.output_tokens
         goal = self.engines.pace
         if goal is None:
             return cost

@@ -65,7 +65,11 @@ class Attempts:
             context.ends_at = context.record.arrived + limits.total
         inference = context.dialect.ends_with_marker
         tried: list[str] = []
-        self._placing.appraise(context, pool)
+        try:
+            self._placing.appraise(context, pool)
+        except Stranded as stranded:
+            self._handovers.give_up(context, stranded)
+            return
         await self._admission.admit(context, pool)
         while True:
             try:

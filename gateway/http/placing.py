@@ -89,14 +89,22 @@ class Placing:
     # where the policy chooses both engines together
 
     def appraise(self, context: RequestContext, pool: Pool) -> None:
-        """Have the policy know whether a handover could carry a request at all."""
+        """Have the policy know whether a handover could carry a request at all.
+
+        Raises:
+            Stranded: none could, and nobody serves it without.
+        """
         prefills = self._prefills.get(pool.model)
         if not prefills or self._joint() is None:
             return
         why = self._why_alone(context, prefills)
-        if why is not None:
-            self._leave_alone(context)
-            context.record.placement_reason = why
+        if why is None:
+            return
+        self._leave_alone(context)
+        context.record.placement_reason = why
+        backends = (*pool.backends, *pool.avoided)
+        if isinstance(why, Refusal) and not any(self.serves_alone(each.id) for each in backends):
+            raise Stranded(refusal=why)
 
     def arrange(self, context: RequestContext, pool: Pool, tried: Collection[str]) -> bool:
         """Settle how the engine is used that a request has its lease at. Where it is to be handed
@@ -119,7 +127,7 @@ class Placing:
             return True
         record, now = context.record, self._clock()
         prefills = self._fleet.get(id).role is Role.PREFILL
-        if prefills:
+        if prefills and record.placement_reason != Why.ROUTE:
             placement = joint.pair(structs.replace(request, now=now), self._loads[id], tried)
             if placement.is_remote:
                 refused = self._hand_over(context, lease, placement.decode)
@@ -160,7 +168,9 @@ class Placing:
         context.record.backend = decode
         return None
 
-    def _why_alone(self, context: RequestContext, prefills: Sequence[BackendLoad]) -> str | None:
+    def _why_alone(
+        self, context: RequestContext, prefills: Sequence[BackendLoad]
+    ) -> Why | Refusal | None:
         """Why no handover carries a request; None where one does."""
         scope = context.scope
         route = route_of(scope["method"], scope["path"])

@@ -8,6 +8,7 @@ from typing import Any
 from tests.harness.gateway_process import GatewayProcess
 from tests.harness.pd.engine import PdEngine
 from tests.harness.pd.pools import Pools
+from tests.harness.pd.settings import NEEDY
 from tests.harness.routes import CHAT, text
 
 PROMPT = text("prompt", 400)
@@ -35,7 +36,9 @@ def entry(pools: Pools, engine: PdEngine) -> dict[str, Any]:
 def gateway_for(
     pools: Pools, directory: Path, *, ready: bool = True, **settings: Any
 ) -> GatewayProcess:
-    disagg = {"connector": pools.protocol, "min_uncached_tokens": 0}
+    disagg: dict[str, Any] = {"connector": pools.protocol}
+    if pools.protocol not in NEEDY:
+        disagg["min_uncached_tokens"] = 0
     disagg |= settings.pop("disagg", {})
     tree = {
         "backends": [entry(pools, engine) for engine in pools.engines],

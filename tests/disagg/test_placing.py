@@ -7,7 +7,7 @@ import pytest
 
 from gateway.disagg.decider import Placement
 from gateway.disagg.links import Links
-from gateway.disagg.placing import HandoverPlacing
+from gateway.disagg.placing import HOSTED_LEAST, HandoverPlacing
 from gateway.types import Decision, Role
 from policies.base import Candidate, RouteRequest
 from policies.prefix_affinity import PrefixAffinityParams
@@ -132,9 +132,9 @@ def test_a_busy_prefill_engine_is_no_place_for_an_answer() -> None:
     idle, crowded = placing(), placing()
     for second in range(300):
         crowded.placed(request(tokens=6_000, now=float(second)), View("p"))
-    for policy, hosts in ((idle, False), (crowded, True)):
-        hosting = policy.paired_with(asked, View("p"), []).terms.hosting
-        assert (hosting > 3.0) is hosts
+    hosting = [policy.paired_with(asked, View("p"), []).terms.hosting for policy in (idle, crowded)]
+    assert hosting[0] == HOSTED_LEAST
+    assert hosting[1] > HOSTED_LEAST + 3.0
 
 
 def test_unified_engines_are_placed_as_ever() -> None:
@@ -192,5 +192,5 @@ def test_what_replicas_have_sent_counts_as_what_was_sent_from_here() -> None:
         here.placed(request(tokens=6_000, now=float(second)), View("p"))
         there.placed_elsewhere(here.note(), View("p"), float(second))
     terms = [policy.paired_with(asked, View("p"), []).terms for policy in (here, there)]
-    assert terms[0].hosting == terms[1].hosting > 3.0
+    assert terms[0].hosting == terms[1].hosting > HOSTED_LEAST + 3.0
     assert terms[0].blocking == terms[1].blocking

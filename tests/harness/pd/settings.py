@@ -9,6 +9,10 @@ from tests.harness.pd.pools import Pools
 
 Json = dict[str, Any]
 
+NEEDY = frozenset({"sglang"})
+"""Protocols whose engines serve nothing that is not handed over, so that no setting has to say so:
+it is the policy then that chooses both engines."""
+
 
 def entry(engine: PdEngine) -> Json:
     """A backend, without what is found out by asking it."""
@@ -31,7 +35,8 @@ def settings(pools: Pools, **disagg: Any) -> Json:
     Args:
         disagg: changes to that section.
     """
+    least: Json = {} if pools.protocol in NEEDY else {"min_uncached_tokens": 0}
     return {
         "backends": [entry(engine) for engine in pools.engines],
-        "disagg": {"connector": pools.protocol, "min_uncached_tokens": 0, **disagg},
+        "disagg": {"connector": pools.protocol, **least, **disagg},
     }
