@@ -111,8 +111,7 @@ class Following:
             whole += [
                 other
                 for other in prefills
-                if pairs.serves_alone(other)
-                or any(pairs.matches(other, decode) for decode in decodes)
+                if any(pairs.matches(other, decode) for decode in decodes)
             ]
         alone = [other for other in prefills if pairs.serves_alone(other)]
         for backends in (whole, alone):

@@ -87,7 +87,7 @@ class Attempts:
             more = (
                 context.owner is None
                 and len(tried) <= self._retries.max_retries
-                and _has_untried(pool, tried)
+                and self._has_untried(pool, tried)
             )
             try:
                 broken = await self._handovers.send(
@@ -131,7 +131,7 @@ class Attempts:
         tried += self._handovers.serve_nothing_alone(pool)
         if (
             context.owner is None
-            and _has_untried(pool, tried)
+            and self._has_untried(pool, tried)
             and await self._admission.again(context, pool, _avoided(context, tried), patience=None)
         ):
             return True
@@ -154,12 +154,26 @@ class Attempts:
                 inference=context.dialect.ends_with_marker,
                 after_timeout=self._retries.after_timeout,
             )
-            and (patience != 0.0 or _has_other(pool, request, tried))
+            and (patience != 0.0 or self._has_other(pool, request, tried))
             and self._budget.spend()
             and await self._admission.again(
                 context, pool, _avoided(context, tried), patience=patience
             )
         )
+
+    def _has_untried(self, pool: Pool, tried: Collection[str]) -> bool:
+        """Whether there is a backend that was not tried, with room or without."""
+        backends = (*pool.backends, *pool.avoided) if pool.avoided else pool.backends
+        if pool.screen is not None:
+            return self._placing.could_begin(pool, backends, tried)
+        return len(tried) < len(backends) or any(load.id not in tried for load in backends)
+
+    def _has_other(self, pool: Pool, request: RouteRequest, tried: Collection[str]) -> bool:
+        """Whether a backend that was not tried has room for the request now."""
+        roomy = pool.candidates(request)
+        if pool.screen is not None:
+            return self._placing.could_begin(pool, roomy, tried)
+        return any(load.id not in tried for load in roomy)
 
     def _judge_trial(self, context: RequestContext, pool: Pool) -> None:
         """A backend on trial that failed a request which was not put to another has failed it; one
@@ -175,17 +189,6 @@ def _avoided(context: RequestContext, tried: Sequence[str]) -> tuple[str, ...]:
     return (*tried, *failed)
 
 
-def _has_untried(pool: Pool, tried: Collection[str]) -> bool:
-    """Whether there is a backend that was not tried, with room or without."""
-    backends = (*pool.backends, *pool.avoided) if pool.avoided else pool.backends
-    return len(tried) < len(backends) or any(load.id not in tried for load in backends)
-
-
 def _has_well(pool: Pool, tried: Collection[str]) -> bool:
     """Whether a backend that was not tried is neither busy nor on trial, and so worth a wait."""
     return any(load.trials is None and load.id not in tried for load in pool.backends)
-
-
-def _has_other(pool: Pool, request: RouteRequest, tried: Collection[str]) -> bool:
-    """Whether a backend that was not tried has room for the request now."""
-    return any(load.id not in tried for load in pool.candidates(request))

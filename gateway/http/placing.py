@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from msgspec import structs
@@ -184,12 +184,23 @@ class Placing:
         refusals = [connector.refuses(context.body, route) for connector in spoken.values()]
         return refusals[0] if refusals and None not in refusals else None
 
-    def _could_land(self, prefill: str, pool: Pool) -> bool:
-        """Whether it is only for want of room that nobody takes over from a prefill engine."""
+    def could_begin(
+        self, pool: Pool, backends: Iterable[BackendLoad], tried: Collection[str]
+    ) -> bool:
+        """Whether any of these, with one that was not tried either, could serve a request."""
+        return any(
+            self.serves_alone(load.id) or self._could_land(load.id, pool, tried)
+            for load in backends
+            if load.id not in tried
+        )
+
+    def _could_land(self, prefill: str, pool: Pool, tried: Collection[str] = ()) -> bool:
+        """Whether there is anybody to take over from a prefill engine, with room or without."""
         engine = self._fleet.get(prefill)
         return any(
             self._pairs.connector(engine, self._fleet.get(load.id)) is not None
             for load in pool.backends
+            if load.id not in tried
         )
 
     def share(self, context: RequestContext, decode: str) -> Share:
