@@ -1,7 +1,10 @@
 """What the composition root makes of the fleet's news."""
 
+import msgspec
+import pytest
+
 from gateway.app import Gateway
-from gateway.config import BackendConfig, Settings
+from gateway.config import BackendConfig, ConnectorName, Disagg, PolicyConfig, Settings
 from gateway.fleet.backend import Backend
 from gateway.fleet.facts import EngineFacts
 from gateway.types import EngineKind, Role
@@ -9,9 +12,16 @@ from gateway.types import EngineKind, Role
 FACTS = EngineFacts(EngineKind.VLLM, "/health", ("m",), capacity_tokens=1000)
 
 
-def gateway(**roles: Role) -> tuple[Gateway, dict[str, Backend]]:
+NO_DISAGG = Disagg()
+HANDING_OVER = Disagg(connector=ConnectorName.NIXL_PULL)
+
+
+def gateway(
+    disagg: Disagg = NO_DISAGG, policy: str = "prefix_affinity", **roles: Role
+) -> tuple[Gateway, dict[str, Backend]]:
     configs = [BackendConfig(url=f"http://{name}:1", role=role) for name, role in roles.items()]
-    built = Gateway(Settings(backends=configs))
+    settings = Settings(backends=configs, disagg=disagg, policy=PolicyConfig(name=policy))
+    built = Gateway(settings)
     return built, dict(zip(roles, built.fleet, strict=True))
 
 
@@ -28,6 +38,27 @@ def test_prefill_engines_serve_whole_requests_only_when_they_must() -> None:
     assert serving(built) == {backends["d"].id}
     built.fleet.probe_succeeded(backends["u"], FACTS)
     assert serving(built) == {backends["d"].id, backends["u"].id}
+
+
+@pytest.mark.parametrize(
+    ("disagg", "policy", "joint"),
+    [
+        (HANDING_OVER, "prefix_affinity", True),
+        (HANDING_OVER, "least_load", False),
+        (msgspec.structs.replace(HANDING_OVER, min_uncached_tokens=1), "prefix_affinity", False),
+    ],
+)
+def test_prefill_engines_can_be_chosen_first_where_costs_decide_on_handovers(
+    disagg: Disagg, policy: str, joint: bool
+) -> None:
+    built, backends = gateway(disagg, policy, p=Role.PREFILL, d=Role.DECODE)
+    ids = {name: backend.id for name, backend in backends.items()}
+    built.fleet.probe_succeeded(backends["d"], FACTS)
+    assert serving(built) == {ids["d"]}
+    built.fleet.probe_succeeded(backends["p"], FACTS)
+    assert serving(built) == ({ids["d"], ids["p"]} if joint else {ids["d"]})
+    built.fleet.drain(ids["d"])
+    assert serving(built) == {ids["p"]}
 
 
 def test_the_engines_cache_size_reaches_index_and_ledger() -> None:

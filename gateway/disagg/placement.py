@@ -24,6 +24,7 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from policies.base import RouteRequest
 from policies.cost import prefill_seconds
+from policies.prefix_affinity import PrefixAffinityParams
 
 
 class Why(StrEnum):
@@ -119,7 +120,8 @@ def by_cost(links: Callable[[str], Links]) -> Decide:
     Args:
         links: the network, by model.
     """
-    prices = Prices()
+    weights = PrefixAffinityParams()
+    prices = Prices(eta=weights.eta, spoil=weights.spoil, omega=weights.omega)
 
     def decide(
         request: RouteRequest, decode: BackendLoad, prefills: Sequence[BackendLoad]

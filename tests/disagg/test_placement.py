@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.disagg.placement import Why, by_threshold, soonest
+from gateway.disagg.links import Links
+from gateway.disagg.placement import Why, by_cost, by_threshold, soonest
+from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
-from gateway.types import Match
+from gateway.scheduling.streams import OutputLengths
+from gateway.types import Decision, Match, Reason, WorkClass
 from policies.base import RouteRequest
 
 D = BackendLoad("d")
@@ -39,3 +42,36 @@ def test_the_soonest_is_the_one_that_holds_most_unless_it_is_busy() -> None:
     assert soonest(held, [cold, warm]) is warm
     slow = BackendLoad("warm", prefill_rate=500.0)
     assert soonest(held, [cold, slow]) is cold
+
+
+@pytest.mark.parametrize(("bandwidth", "why"), [(50e9, Why.WORTH), (1e8, Why.SOONER)])
+def test_over_a_fast_network_a_stream_is_worth_sparing(bandwidth: float, why: Why) -> None:
+    busy = BackendLoad("d")
+    busy.pace = 0.05
+    stream = Lease(
+        busy,
+        Decision("d", Reason.LOAD),
+        WorkClass.DECODE,
+        100,
+        0,
+        0.0,
+        lambda: 0.0,
+        lengths=OutputLengths(),
+    )
+    stream.progress = lambda: 1
+    stream.first_token()
+    decide = by_cost(lambda model: Links(131_072.0, fixed=bandwidth))
+    placement = decide(request(20_000, 0), busy, [BackendLoad("p")])
+    assert placement.why is why
+    assert (placement.prefill is None) is (why is Why.SOONER)
+
+
+def test_by_cost_the_cheaper_prefill_engine_is_taken_and_an_idle_decode_engine_spared_the_way() -> (
+    None
+):
+    decide = by_cost(lambda model: Links(131_072.0, fixed=50e9))
+    asked = RouteRequest("m", prompt_tokens=20_000, match=Match({"warm": 1}, {"warm": 19_000.0}))
+    cold, warm = BackendLoad("cold"), BackendLoad("warm")
+    assert decide(asked, D, [cold, warm]).prefill is warm
+    assert decide(asked, D, [cold]).why is Why.SOONER
+    assert decide(asked, D, []).why is Why.SOONER
