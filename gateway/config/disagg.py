@@ -137,11 +137,11 @@ class Disagg(Section, frozen=True):
     """How prefill and decode engines hand caches over that have no `transfer.connector`; null:
     those hand over nothing."""
     fallback: Literal["plain", "fail"] = "plain"
-    """When no prefill engine can be had for a request that is worth one: plain has one engine serve
-    it, fail answers 503."""
+    """plain: one engine serves what is not worth a handover, or for which none can be had. fail:
+    prefill and decode engines serve nothing by themselves; without a handover it is 503."""
     min_uncached_tokens: Annotated[int, Meta(ge=0)] | None = None
     """Requests with at least so many tokens that their decode engine lacks are handed over, all
-    others are not; 0 hands over all. null: those of which it is expected to be quicker."""
+    others are not; 0 hands over all. null: those for which it is expected to cost less."""
     bandwidth: Gigabits = 10.0
     """Gbit/s between two engines, until transfers have shown it."""
     models: dict[ModelName, KvCache] = {}
