@@ -27,6 +27,7 @@ from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import by_cost, by_threshold
 from gateway.disagg.placing import HandoverPlacing
+from gateway.disagg.traffic import Traffic
 from gateway.fleet.access import Accesses
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.allow import AllowRule
@@ -198,6 +199,14 @@ class Gateway:
             clock=clock,
             decided=None if self.decisions is None else self.decisions.note,
         )
+        self.traffic = Traffic(
+            fleet=self.fleet,
+            loads=self.loads,
+            networks=self.networks,
+            metrics=self.metrics,
+            pace=lambda: self.pools.scheduling.pace,
+            clock=clock,
+        )
         least = settings.disagg.min_uncached_tokens
         placing = Placing(
             fleet=self.fleet,
@@ -223,6 +232,7 @@ class Gateway:
                 learning=self.learning,
                 verdicts=verdicts,
                 metrics=self.metrics,
+                traffic=self.traffic,
                 clock=clock,
             ),
             dispatcher=self.dispatcher,
@@ -435,6 +445,7 @@ class Gateway:
 
     def _observe(self, record: RequestRecord) -> None:
         self.metrics.observe(record)
+        self.traffic.ended(record)
         if self.access is not None:
             self.access.write(record)
 

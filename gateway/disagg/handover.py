@@ -8,6 +8,7 @@ from math import inf
 
 from gateway.disagg.connector import Connector, Leg, Pairing
 from gateway.disagg.prefill_leg import PrefillLeg
+from gateway.disagg.traffic import Transfer
 from gateway.fleet.time_limits import TimeLimits
 from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
 from gateway.scheduling.lease import Lease
@@ -62,6 +63,7 @@ class Handover:
         leg: the decode leg, once it is made.
         taken: the decode engine has shown that it has what was handed over.
         answered: it answers the request, and so sees to what the other one holds.
+        transfer: of the cache between the two; None before the prefill leg is over.
     """
 
     __slots__ = (
@@ -84,6 +86,7 @@ class Handover:
         "sent",
         "taken",
         "task",
+        "transfer",
     )
 
     def __init__(
@@ -115,6 +118,7 @@ class Handover:
         self._over = False
         self._leg: PrefillLeg | None = None
         self.task: asyncio.Task[None] | None = None
+        self.transfer: Transfer | None = None
 
     @property
     def prefill_id(self) -> str:
@@ -230,6 +234,8 @@ class Handover:
                 computed = 200 <= leg.status < 300
                 if not fetched and (computed or self.connector.concurrent):
                     self._on_left(self, computed)
+        if self.transfer is not None:
+            self.transfer.dropped()
 
 
 def is_stale(failure: UpstreamFailure, connection: Connection) -> bool:

@@ -104,6 +104,8 @@ class Dispatcher:
             self._verdicts.accepted(context, lease)
             if context.handover is not None:
                 context.handover.take()
+                if context.handover.transfer is not None:
+                    context.handover.transfer.arrived(seen=context.record.stream)
             current = context.relay
             if current is not None and current.scanner is not None:
                 lease.progress = current.scanner.count

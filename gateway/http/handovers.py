@@ -15,6 +15,7 @@ from gateway.disagg.handover import HandoverFailed, Stale
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import Fallback
 from gateway.disagg.prefill_leg import LegRefused
+from gateway.disagg.traffic import Waste
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.time_limits import TimeLimitTable
 from gateway.fleet.upstream import FailureKind, OutOfDescriptors, UpstreamFailure
@@ -218,6 +219,8 @@ class Handovers:
         unclear = handover.connector.waits and _fallback_for(cause) is Fallback.SLOW
         self._verdicts.leg_failed(context, handover.lease, cause, to_blame=not unclear)
         handover.end(useless=isinstance(cause, NoTransfer))
+        if isinstance(cause, NoTransfer):
+            self._legs.wasted(context, handover, Waste.NO_TRANSFER)
         context.handover = None
         if isinstance(cause, LegRefused) and cause.status in _ITS_OWN:
             return cause

@@ -9,6 +9,7 @@ from gateway.disagg.handover import Handover
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import Remote
 from gateway.disagg.release import Releases
+from gateway.disagg.traffic import Traffic, Transfer, Waste
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.time_limits import TimeLimits
 from gateway.fleet.upstream import Upstream
@@ -17,6 +18,7 @@ from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
 from gateway.http.learning import Learning
 from gateway.http.naming import addressed
+from gateway.http.outcome import handover_usage
 from gateway.http.request_head import leg_head
 from gateway.http.verdicts import Verdicts
 from gateway.prefix.index import PrefixIndex
@@ -39,6 +41,7 @@ class PrefillLegs:
         learning: Learning,
         verdicts: Verdicts,
         metrics: Metrics,
+        traffic: Traffic,
         clock: Clock,
     ) -> None:
         self._fleet = fleet
@@ -48,6 +51,7 @@ class PrefillLegs:
         self._learning = learning
         self._verdicts = verdicts
         self._metrics = metrics
+        self._traffic = traffic
         self._clock = clock
         self._releases = Releases(clock, metrics.released)
 
@@ -84,6 +88,7 @@ class PrefillLegs:
                 self._fleet.report_success(load.id)
                 lease.output_tokens = 1
                 self._learning.prefilled(context, handover, booking)
+                handover.transfer = self._transfer(context, handover)
             else:
                 if booking is not None:
                     self._index.withdraw(booking)
@@ -143,8 +148,38 @@ class PrefillLegs:
         assert handover.prefilled_at is not None
         context.record.prefill_leg_seconds = handover.prefilled_at - handover.lease.granted_at
 
+    def wasted(self, context: RequestContext, handover: Handover, why: Waste) -> None:
+        """Nobody will fetch what a prefill leg has computed."""
+        seconds = handover.lease.prefill_seconds
+        self._traffic.wasted(handover.prefill_id, context.record.model, why, seconds)
+
+    def _transfer(self, context: RequestContext, handover: Handover) -> Transfer:
+        """The prefill leg is done, and what the decode engine lacks of the prompt on its way."""
+        request, usage = context.request, handover_usage(context, handover)
+        assert request is not None
+        prompt = request.prompt_tokens
+        lacking = max(0.0, prompt - request.match.tokens.get(handover.decode_id, 0.0))
+        if usage is not None and usage.prompt_tokens and prompt:
+            lacking *= usage.prompt_tokens / prompt  # ours is an estimate
+        return self._traffic.transfer(
+            handover.prefill_id,
+            handover.decode_id,
+            context.record.model,
+            lacking,
+            handover.prefilled_at,
+        )
+
+    def _why_left(self, context: RequestContext, handover: Handover) -> Waste:
+        if context.client.gone:
+            return Waste.CLIENT_LEFT
+        if handover.sent:
+            return Waste.DECODE
+        return Waste.EXPIRED if self._clock() > handover.send_before else Waste.NOT_SENT
+
     def _release(self, context: RequestContext, handover: Handover, *, held: bool) -> None:
         """Have the prefill engine let go of what it holds for a decode leg that will not come."""
+        if held:
+            self.wasted(context, handover, self._why_left(context, handover))
         connector = handover.connector
         release = connector.release(handover.pairing, handover.answer)
         if release is None:

@@ -136,6 +136,11 @@ class Metrics:
         releases: prefill engines that were told to let go of what nobody would fetch.
         orphaned: of what nobody would fetch, what could not be released.
         prefill_legs: seconds that they took, where the decode leg waited for them.
+        wasted_prefills: of these legs, those whose result nobody fetched, by why.
+        kv_bytes: moved from prefill engines to decode engines.
+        transfers_observed: seconds from the end of a prefill leg to the decode engine's first
+            content, less a step.
+        transfers_predicted: what was expected of those.
         cache_overestimate, cache_underestimate: how far, in tokens, the prediction lay above or
             below what the engine says was cached; exact ones are under.
         loop_lag: seconds by which the event loop ran a timer late.
@@ -162,6 +167,10 @@ class Metrics:
         self.releases = 0
         self.orphaned = 0
         self.prefill_legs = Histogram(TTFT_BOUNDS)
+        self.wasted_prefills: dict[str, int] = {}
+        self.kv_bytes = 0.0
+        self.transfers_observed = Histogram(TTFT_BOUNDS)
+        self.transfers_predicted = Histogram(TTFT_BOUNDS)
         self.cache_overestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.cache_underestimate = Histogram(CACHE_ERROR_BOUNDS)
         self.loop_lag = Histogram(LOOP_LAG_BOUNDS)
