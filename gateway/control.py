@@ -33,6 +33,7 @@ from gateway.config import (
     Scheduling,
     Settings,
 )
+from gateway.disagg.report import ModelReport, report
 from gateway.explain import explain
 from gateway.fleet.backend import Backend, BackendPatch
 from gateway.telemetry.digest import digest
@@ -145,6 +146,16 @@ class GatewayControl:
     def queues(self) -> list[PoolView]:
         now = self._gateway.clock()
         return [PoolView.of(pool, now) for pool in self._gateway.pools]
+
+    def disagg(self) -> list[ModelReport]:
+        gateway = self._gateway
+        return report(
+            gateway.reconciler.ordered(),
+            gateway.traffic,
+            gateway.networks,
+            gateway.pairs,
+            gateway.pools.scheduling.pace,
+        )
 
     def requests(self) -> list[RequestView]:
         now = self._gateway.clock()

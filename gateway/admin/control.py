@@ -19,6 +19,7 @@ from gateway.admin.views import (
     RequestView,
 )
 from gateway.config import BackendConfig, NewKey, PolicyConfig, Scheduling, Settings
+from gateway.disagg.report import ModelReport
 from gateway.fleet.backend import BackendPatch
 
 
@@ -81,6 +82,9 @@ class Control(Protocol):
         """Forget what is believed to be cached: of one backend, of one model, or all."""
 
     def queues(self) -> list[PoolView]: ...
+
+    def disagg(self) -> list[ModelReport]:
+        """What is seen of prefill and decode apart, and whether it pays, by model."""
 
     def requests(self) -> list[RequestView]:
         """Those under way, the oldest first."""

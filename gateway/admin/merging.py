@@ -7,7 +7,7 @@ first one's; of what says that something is wrong, the worst is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -23,6 +23,9 @@ from gateway.admin.views import (
     QueueView,
     RequestView,
 )
+from gateway.disagg.advice import Observed, advise
+from gateway.disagg.report import ModelReport, PoolReport, TransferReport, WasteReport
+from gateway.types import Role
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -107,6 +110,103 @@ def _queue(views: Sequence[QueueView]) -> QueueView:
     )
 
 
+def disagg(answers: Sequence[list[ModelReport]]) -> list[ModelReport]:
+    """Workers share one load, so that the percentiles of each are guesses at those of all."""
+    by_model = _grouped((each for answer in answers for each in answer), lambda each: each.model)
+    return [_report(by_model[each.model]) for each in answers[0]]
+
+
+def _report(reports: Sequence[ModelReport]) -> ModelReport:
+    if len(reports) == 1:
+        return reports[0]
+    pools = _grouped((pool for each in reports for pool in each.pools), lambda pool: pool.role)
+    merged = [_shared_pool(each) for each in pools.values()]
+    observed = _observed([each.observed for each in reports], merged)
+    wasted = [each.wasted_prefills for each in reports]
+    return replace(
+        reports[0],
+        advice=advise(observed),
+        pools=merged,
+        requests_count=sum(each.requests_count for each in reports),
+        handovers_count=sum(each.handovers_count for each in reports),
+        transfers=_transfers([each.transfers for each in reports]),
+        wasted_prefills=WasteReport(
+            count=sum(each.count for each in wasted),
+            reasons=_summed(each.reasons for each in wasted),
+            prefill_seconds=sum(each.prefill_seconds for each in wasted),
+        ),
+        bandwidth_bytes_per_second=_mean(
+            (each.bandwidth_bytes_per_second, 1 + each.transfers.timed_count) for each in reports
+        ),
+        transfer_basis=next(
+            (each.transfer_basis for each in reports if each.transfers.timed_count),
+            reports[0].transfer_basis,
+        ),
+        observed=observed,
+    )
+
+
+def _shared_pool(pools: Sequence[PoolReport]) -> PoolReport:
+    used = [pool.utilisation_ratio for pool in pools if pool.utilisation_ratio is not None]
+    return replace(
+        pools[0],
+        prefill_seconds_per_second=sum(pool.prefill_seconds_per_second for pool in pools),
+        decode_seconds_per_second=sum(pool.decode_seconds_per_second for pool in pools),
+        utilisation_ratio=sum(used) if used else None,
+    )
+
+
+def _transfers(reports: Sequence[TransferReport]) -> TransferReport:
+    def mean(name: str) -> float | None:
+        return _mean((getattr(each, name), each.timed_count) for each in reports)
+
+    moved = [each.kv_bytes_moved for each in reports if each.kv_bytes_moved is not None]
+    return TransferReport(
+        count=sum(each.count for each in reports),
+        kv_tokens_moved=sum(each.kv_tokens_moved for each in reports),
+        kv_bytes_moved=sum(moved) if moved else None,
+        timed_count=sum(each.timed_count for each in reports),
+        predicted_p50_seconds=mean("predicted_p50_seconds"),
+        predicted_p95_seconds=mean("predicted_p95_seconds"),
+        observed_p50_seconds=mean("observed_p50_seconds"),
+        observed_p95_seconds=mean("observed_p95_seconds"),
+    )
+
+
+def _observed(views: Sequence[Observed], pools: Sequence[PoolReport]) -> Observed:
+    def mean(name: str, count: str) -> float | None:
+        return _mean((getattr(each, name), getattr(each, count)) for each in views)
+
+    used = {pool.role: pool.utilisation_ratio for pool in pools}
+    return replace(
+        views[0],
+        ttft_count=sum(each.ttft_count for each in views),
+        ttft_p50_seconds=mean("ttft_p50_seconds", "ttft_count"),
+        ttft_p99_seconds=mean("ttft_p99_seconds", "ttft_count"),
+        tpot_count=sum(each.tpot_count for each in views),
+        tpot_p50_seconds=mean("tpot_p50_seconds", "tpot_count"),
+        tpot_p99_seconds=mean("tpot_p99_seconds", "tpot_count"),
+        prompt_count=sum(each.prompt_count for each in views),
+        prompt_mean_tokens=mean("prompt_mean_tokens", "prompt_count"),
+        prompt_deviation_tokens=mean("prompt_deviation_tokens", "prompt_count"),
+        prompt_p95_tokens=mean("prompt_p95_tokens", "prompt_count"),
+        transfer_p95_prompt_seconds=mean("transfer_p95_prompt_seconds", "prompt_count"),
+        concurrency_requests=sum(each.concurrency_requests for each in views),
+        handover_ratio=mean("handover_ratio", "prompt_count"),
+        prefill_seconds_per_second=sum(each.prefill_seconds_per_second for each in views),
+        decode_seconds_per_second=sum(each.decode_seconds_per_second for each in views),
+        prefill_utilisation_ratio=used.get(Role.PREFILL),
+        decode_utilisation_ratio=used.get(Role.DECODE),
+    )
+
+
+def _mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+    """Of values with weights; None where none has both."""
+    known = [(value, weight) for value, weight in pairs if value is not None and weight]
+    weights = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / weights if known else None
+
+
 def requests(answers: Sequence[list[RequestView]]) -> list[RequestView]:
     """The oldest first."""
     return sorted((view for answer in answers for view in answer), key=lambda view: -view.age)
@@ -141,8 +241,8 @@ def _grouped(values: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
+def _summed(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
+    sums: dict[K, int] = {}
     for each in counts:
         for name, count in each.items():
             sums[name] = sums.get(name, 0) + count

@@ -36,6 +36,7 @@ from gateway.config import (
     Settings,
     changed,
 )
+from gateway.disagg.report import ModelReport
 from gateway.fleet.backend import BackendPatch
 
 MOUNT = "/admin"
@@ -223,6 +224,16 @@ class AdminApi:
             ),
             Operation(
                 "GET",
+                "/v1/disagg",
+                "getDisagg",
+                "Prefill and decode apart, by model: how busy the pools are, what was handed over "
+                "in the last minutes, and whether it pays or would pay.",
+                self.get_disagg,
+                {200: list[ModelReport]},
+                merge=merging.disagg,
+            ),
+            Operation(
+                "GET",
                 "/v1/requests",
                 "listRequests",
                 "Requests under way, the oldest first.",
@@ -372,6 +383,9 @@ class AdminApi:
 
     def list_queues(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.queues()
+
+    def get_disagg(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
+        return 200, self._control.disagg()
 
     def list_requests(self, path: Mapping[str, str], body: None) -> tuple[int, Any]:
         return 200, self._control.requests()

@@ -56,7 +56,7 @@ class Sketch:
         for bucket in sorted(self._buckets):
             left -= self._buckets[bucket]
             if left <= 0:
-                middle = LEAST * GROWTH ** (bucket + 0.5)
+                middle: float = LEAST * GROWTH ** (bucket + 0.5)
                 return min(max(middle, self._least), self._most)
         return None
 

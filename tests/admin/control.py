@@ -34,6 +34,9 @@ from gateway.config import (
     Scheduling,
     Settings,
 )
+from gateway.disagg.advice import Observed, advise
+from gateway.disagg.report import ModelReport, PoolReport, TransferReport, WasteReport
+from gateway.disagg.traffic import Waste
 from gateway.fleet.backend import BackendPatch, Source
 from gateway.fleet.facts import EngineFacts
 from gateway.fleet.fleet import Fleet
@@ -121,6 +124,44 @@ class FakeControl:
                 age_seconds=2.5,
                 failures=3,
                 cause="no answer within 5.0 s",
+            )
+        ]
+
+    def disagg(self) -> list[ModelReport]:
+        observed = Observed(window_seconds=60.0, unified_engines=1)
+        pool = PoolReport(
+            role=Role.UNIFIED,
+            engines=1,
+            healthy_engines=1,
+            connectors=[],
+            prefill_seconds_per_second=0.25,
+            decode_seconds_per_second=0.5,
+            utilisation_ratio=0.75,
+        )
+        return [
+            ModelReport(
+                model="m",
+                advice=advise(observed),
+                pools=[pool],
+                requests_count=4,
+                handovers_count=1,
+                transfers=TransferReport(
+                    count=1,
+                    kv_tokens_moved=100.0,
+                    kv_bytes_moved=None,
+                    timed_count=0,
+                    predicted_p50_seconds=None,
+                    predicted_p95_seconds=None,
+                    observed_p50_seconds=None,
+                    observed_p95_seconds=None,
+                ),
+                wasted_prefills=WasteReport(
+                    count=1, reasons={Waste.EXPIRED: 1}, prefill_seconds=0.5
+                ),
+                kv_bytes_per_token=None,
+                bandwidth_bytes_per_second=None,
+                transfer_basis=None,
+                observed=observed,
             )
         ]
 

@@ -62,7 +62,7 @@ def test_one_answer_stays_what_it_is() -> None:
     merges = {each.id: each for each in AdminApi(FakeControl()).operations() if each.merge}
     assert set(merges) == {
         *("listBackends", "getBackend", "listDiscovery", "getIndex"),
-        *("listQueues", "listRequests", "listKeys"),
+        *("listQueues", "listRequests", "listKeys", "getDisagg"),
     }
     first = FakeControl().first
     for operation in merges.values():

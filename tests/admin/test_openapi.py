@@ -130,6 +130,7 @@ CALLS: list[tuple[str, str, Any, int]] = [
     ("POST", "/v1/index/flush", {"model": "m"}, 200),
     ("POST", "/v1/index/flush", {"backend": "nope"}, 404),
     ("GET", "/v1/queues", None, 200),
+    ("GET", "/v1/disagg", None, 200),
     ("GET", "/v1/requests", None, 200),
     ("GET", "/v1/config", None, 200),
     ("POST", "/v1/config/reload", None, 200),
