@@ -286,7 +286,7 @@ class Traffic:
         span.wasted[why] = span.wasted.get(why, 0) + 1
         span.wasted_seconds += seconds
         _add(span.prefill, prefill, seconds)
-        self._metrics.wasted_prefills[why] = self._metrics.wasted_prefills.get(why, 0) + 1
+        self._metrics.wasted_prefill(why)
 
     # told by transfers
 

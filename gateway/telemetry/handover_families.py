@@ -34,6 +34,36 @@ HANDOVER_FAMILIES: tuple[Family, ...] = (
         lambda scrape: [((), scrape.metrics.prefill_legs)],
     ),
     Family(
+        "prefixgate_pd_kv_bytes_total",
+        "counter",
+        (),
+        "KV cache moved from prefill engines to decode engines, of models whose shape is known.",
+        lambda scrape: [((), scrape.metrics.kv_bytes)],
+    ),
+    Family(
+        "prefixgate_pd_transfer_observed_seconds",
+        "histogram",
+        (),
+        "From the end of a prefill leg to the decode engine's first content, less a step.",
+        lambda scrape: [((), scrape.metrics.transfers_observed)],
+    ),
+    Family(
+        "prefixgate_pd_transfer_predicted_seconds",
+        "histogram",
+        (),
+        "What was expected of those, where the model's shape is known.",
+        lambda scrape: [((), scrape.metrics.transfers_predicted)],
+    ),
+    Family(
+        "prefixgate_pd_wasted_prefills_total",
+        "counter",
+        ("reason",),
+        "Prefill legs whose result nobody fetched, by why.",
+        lambda scrape: (
+            ((reason,), count) for reason, count in scrape.metrics.wasted_prefills.items()
+        ),
+    ),
+    Family(
         "prefixgate_pd_released_total",
         "counter",
         (),

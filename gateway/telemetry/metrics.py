@@ -232,6 +232,10 @@ class Metrics:
         """A request that was to be handed over is served by one engine."""
         _add(self.fallbacks, reason)
 
+    def wasted_prefill(self, reason: str) -> None:
+        """Nobody fetched what a prefill leg had computed."""
+        _add(self.wasted_prefills, reason)
+
     def released(self, done: bool) -> None:
         """A prefill engine held what nobody would fetch, and was told so, or could not be."""
         if done:

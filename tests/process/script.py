@@ -371,13 +371,18 @@ class Script:
         """And are not, and are for nobody, which the engine can be told or not."""
         with (
             Pools("nixl_pull") as pools,
-            gateway_for(pools, self.directory, retries={"max_retries": 0}) as gateway,
+            gateway_for(
+                pools,
+                self.directory,
+                retries={"max_retries": 0},
+                disagg={"models": {"m": {"bytes_per_token": 1000}}},
+            ) as gateway,
         ):
             prefill, decode = pools.prefills[0], pools.decodes[0]
             prefill.next()
             prefill.next(status=500)
-            for _ in range(2):
-                assert gateway.post(CHAT.path, plain("m")).status_code == 200
+            for body in (stream("m"), plain("m")):
+                assert gateway.post(CHAT.path, body).status_code == 200
             decode.next(hang=True)
             with gateway.client() as client:
                 client.request(CHAT.path, plain("m"))

@@ -215,6 +215,7 @@ def busy_site() -> Site:
     site.metrics.upstream_error(BACKEND, "reset")
     site.metrics.refused("slow_head")
     site.metrics.fallback("busy")
+    site.metrics.wasted_prefill("expired")
     return site
 
 
