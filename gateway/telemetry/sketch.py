@@ -35,10 +35,16 @@ class Sketch:
         self.count += 1
         self.sum += value
         self.squares += value * value
-        bucket = int(log(min(max(value, LEAST), MOST) / LEAST) * _PER_LOG)
+        if value < self._least:
+            self._least = value
+        if value > self._most:
+            self._most = value
+        if value < LEAST:
+            value = LEAST
+        elif value > MOST:
+            value = MOST
+        bucket = int(log(value / LEAST) * _PER_LOG)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self._least = min(self._least, value)
-        self._most = max(self._most, value)
 
     def take_in(self, other: Sketch) -> None:
         """Count all that another one has counted."""

@@ -10,6 +10,9 @@ from msgspec.structs import replace
 from gateway.admin import merging
 from gateway.admin.operations import AdminApi
 from gateway.admin.views import IndexView, KeyView, LineView, PoolView, QueueView, RequestView
+from gateway.disagg.advice import Remedy
+from gateway.disagg.report import ModelReport
+from gateway.disagg.traffic import Waste
 from gateway.types import Priority, Role, WorkClass
 from tests.admin.control import FakeControl
 
@@ -134,3 +137,44 @@ def test_what_all_replicas_have_used_is_not_added_up() -> None:
     [key] = merging.keys([[late], [one], [alone]])
     assert (key.shared, key.requests_used, key.tokens_used, key.concurrent) == (True, 3, 30, 2)
     assert key.requests_total == 21
+
+
+def disagg_report(count: int, ttft: float | None, **changes: Any) -> ModelReport:
+    [report] = FakeControl().disagg()
+    observed = replace(
+        report.observed,
+        ttft_count=count,
+        ttft_p50_seconds=ttft,
+        ttft_p99_seconds=ttft,
+        prompt_count=count,
+        prompt_mean_tokens=1000.0 if count else None,
+        prompt_deviation_tokens=1000.0 if count else None,
+        prompt_p95_tokens=4000.0 if count else None,
+        transfer_p95_prompt_seconds=0.1,
+        concurrency_requests=count / 20,
+        unified_engines=4,
+    )
+    return replace(report, observed=observed, **changes)
+
+
+def test_advice_is_given_for_what_all_workers_see() -> None:
+    """Neither of them alone has enough requests in flight."""
+    one, other = disagg_report(80, 1.0), disagg_report(120, 2.0)
+    [report] = merging.disagg([[one], [other]])
+    seen = report.observed
+    assert (seen.concurrency_requests, seen.ttft_count, seen.unified_engines) == (10.0, 200, 4)
+    assert seen.ttft_p99_seconds == 1.6
+    assert (report.advice.pays, report.advice.advice) == (True, Remedy.DISAGGREGATE)
+    assert report.requests_count == 8
+    assert report.wasted_prefills.reasons == {Waste.EXPIRED: 2}
+    [pool] = report.pools
+    assert (pool.engines, pool.prefill_seconds_per_second, pool.utilisation_ratio) == (1, 0.5, 1.5)
+
+
+def test_a_worker_that_saw_nothing_changes_no_percentile() -> None:
+    busy, idle = disagg_report(200, 1.0), disagg_report(0, None, requests_count=0)
+    for answers in ([[busy], [idle]], [[idle], [busy]]):
+        [report] = merging.disagg(answers)
+        assert report.observed.ttft_p99_seconds == 1.0
+        assert report.observed.prompt_p95_tokens == 4000.0
+        assert report.transfers.kv_bytes_moved is None
