@@ -72,6 +72,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     decode_engines: int = 0
     unified_engines: int = 0
     """Healthy ones that serve the model."""
+    chunk_tokens: int | None = None
+    """Prompt tokens that a step takes at most at those that generate: the most that any says."""
     prefill_utilisation_ratio: float | None = None
     decode_utilisation_ratio: float | None = None
     """Shares of the time of the engines of one role that are at work."""
@@ -194,10 +196,12 @@ def _stalled(seen: Observed) -> str | None:
         return None
     if slowest <= (STALLED * usual if pace is None else pace):
         return None
+    chunk = seen.chunk_tokens
+    chunks = "" if chunk is None else f" beside chunks of {chunk} tokens"
     aim = "" if pace is None else f", where {_time(pace)} is the aim"
     return (
-        f"the slowest answers (P99) take {_time(slowest)} per token{aim}, half of them"
-        f" {_time(usual)} or less"
+        f"the slowest answers (P99) take {_time(slowest)} per token{chunks}{aim}, half"
+        f" of them {_time(usual)} or less"
     )
 
 

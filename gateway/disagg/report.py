@@ -113,6 +113,7 @@ def report(
             networks.of(model),
             seconds,
             pace,
+            _chunk(serving[model]),
         )
         for model in serving
     ]
@@ -125,6 +126,7 @@ def _of_model(
     links: Links | None,
     seconds: float,
     pace: float | None,
+    chunk: int | None,
 ) -> ModelReport:
     long = span.prompts.quantile(0.95)
     transfer, basis = _transfer_seconds(span, long, links)
@@ -151,6 +153,7 @@ def _of_model(
         prefill_engines=engines.get(Role.PREFILL, 0),
         decode_engines=engines.get(Role.DECODE, 0),
         unified_engines=engines.get(Role.UNIFIED, 0),
+        chunk_tokens=chunk,
         prefill_utilisation_ratio=used.get(Role.PREFILL),
         decode_utilisation_ratio=used.get(Role.DECODE),
     )
@@ -182,6 +185,16 @@ def _of_model(
         transfer_basis=basis,
         observed=observed,
     )
+
+
+def _chunk(backends: Sequence[Backend]) -> int | None:
+    """The largest that an engine says which generates."""
+    said = (
+        backend.facts.chunk_tokens
+        for backend in backends
+        if backend.facts is not None and backend.role is not Role.PREFILL
+    )
+    return max((size for size in said if size is not None), default=None)
 
 
 def _transfer_seconds(

@@ -43,6 +43,7 @@ async def detect(pages: PageReader, kind: EngineKind | None = None) -> EngineFac
         flipped=cache.flipped,
         cache_dtype=cache.dtype,
         version=cache.version or await _version(pages, engine),
+        chunk_tokens=cache.chunk_tokens,
     )
     return facts if models is None else with_models(facts, models)
 

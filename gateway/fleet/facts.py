@@ -27,6 +27,7 @@ class EngineFacts:
     flipped: it takes priorities the other way round than its kind usually does.
     cache_dtype: of the numbers in its KV cache, "" when it does not say.
     version: of the engine, "" when it does not say.
+    chunk_tokens: prompt tokens that a step takes at most, None when the engine does not say.
     """
 
     kind: EngineKind
@@ -40,6 +41,7 @@ class EngineFacts:
     flipped: bool = False
     cache_dtype: str = ""
     version: str = ""
+    chunk_tokens: int | None = None
 
 
 class ModelCard(msgspec.Struct):

@@ -538,4 +538,5 @@ def _completed(found: EngineFacts, known: EngineFacts) -> EngineFacts:
         flipped=found.flipped or known.flipped,
         cache_dtype=found.cache_dtype or known.cache_dtype,
         version=found.version or known.version,
+        chunk_tokens=found.chunk_tokens or known.chunk_tokens,
     )

@@ -90,6 +90,10 @@ def test_where_a_handover_does_not_pay_smaller_chunks_are_for_stalled_answers(
         "the slowest answers (P99) take 200 ms per token, where 100 ms is the aim, half of them"
         " 30 ms or less"
     )
+    assert (
+        "200 ms per token beside chunks of 8192 tokens"
+        in judged(**STALLED, **why, chunk_tokens=8192)[2]
+    )
     assert judged(**STALLED, **why, tpot_count=LEAST_SEEN - 1)[1] is Remedy.NOTHING
     # Where no pace is wanted, they are held against each other.
     assert judged(**STALLED, **why, pace_seconds=None)[1] is Remedy.CHUNKED_PREFILL

@@ -75,6 +75,12 @@ def test_the_type_of_the_cache() -> None:
     assert detected(pages)[0].cache_dtype == "fp8_e5m2"
 
 
+def test_the_size_of_a_chunk() -> None:
+    pages = engines.sglang()
+    pages["/server_info"] = ok({"page_size": 64, "chunked_prefill_size": 4096})
+    assert detected(pages)[0].chunk_tokens == 4096
+
+
 def test_lengths_of_each_model() -> None:
     facts, _ = detected(engines.vllm("base", "lora"))
     assert facts.models == ("base", "lora")

@@ -487,11 +487,13 @@ def test_another_engine_at_the_address(world: World) -> None:
 def test_a_page_that_fails_once_is_not_forgotten(world: World) -> None:
     a = world.add()
     said = {"capacity_tokens": 900, "block_size": 16, "cache_dtype": "fp8", "version": "0.33.0"}
+    said["chunk_tokens"] = 512
     world.good_probe(a, "m", started=5.0, **said)
     world.fleet.probe_succeeded(a, EngineFacts(EngineKind.VLLM, "/health"))
     assert (a.capacity_tokens, a.models) == (900, ("m",))
     assert a.facts is not None
     assert (a.facts.cache_dtype, a.facts.version) == ("fp8", "0.33.0")
+    assert a.facts.chunk_tokens == 512
     world.bad_probes(a, gone=True)
     world.fleet.probe_succeeded(a, EngineFacts(EngineKind.VLLM, "/health", ("m",)))
     # whether it is another process cannot be told, so nothing of the old one is believed

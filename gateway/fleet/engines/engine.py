@@ -20,6 +20,7 @@ class Cache:
         flipped: it takes priorities the other way round than its kind usually does.
         dtype: of the numbers in the cache, "" when the engine does not say or goes by the model's.
         version: of the engine, "" when the page does not say.
+        chunk_tokens: prompt tokens that a step takes at most, None when the engine does not say.
     """
 
     capacity_tokens: int | None = None
@@ -28,6 +29,7 @@ class Cache:
     flipped: bool = False
     dtype: str = ""
     version: str = ""
+    chunk_tokens: int | None = None
 
 
 UNKNOWN_CACHE = Cache()

@@ -27,6 +27,7 @@ class _ServerInfo(msgspec.Struct):
     schedule_low_priority_values_first: bool | None = None
     kv_cache_dtype: Any = None
     version: Any = None
+    chunked_prefill_size: Any = None
 
 
 class _Rank(msgspec.Struct):
@@ -52,12 +53,14 @@ def cache(page: Page) -> Cache:
     info = page.read(_ServerInfo)
     if info is None:
         return UNKNOWN_CACHE
+    chunk = info.chunked_prefill_size
     return Cache(
         positive(info.max_total_num_tokens),
         positive(info.page_size),
         flipped=bool(info.schedule_low_priority_values_first),
         dtype=dtype(info.kv_cache_dtype),
         version=info.version if isinstance(info.version, str) else "",
+        chunk_tokens=positive(chunk) if isinstance(chunk, int) else None,  # -1: in one piece
     )
 
 

@@ -162,6 +162,12 @@ def test_cache_of_vllm(metrics: bytes, found: Cache) -> None:
             Cache(None, 1),
         ),
         (EngineKind.SGLANG, b'{"page_size":1,"kv_cache_dtype":8,"version":5}', Cache(None, 1)),
+        (
+            EngineKind.SGLANG,
+            b'{"page_size":1,"chunked_prefill_size":8192}',
+            Cache(None, 1, chunk_tokens=8192),
+        ),
+        (EngineKind.SGLANG, b'{"page_size":1,"chunked_prefill_size":-1}', Cache(None, 1)),
         (EngineKind.SGLANG, b'{"page_size":-64,"max_total_num_tokens":-5}', UNKNOWN_CACHE),
         (
             EngineKind.TRTLLM,
