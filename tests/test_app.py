@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from gateway.app import Gateway
-from gateway.config import BackendConfig, ConnectorName, Disagg, PolicyConfig, Settings
+from gateway.config import (
+    BackendConfig,
+    ConnectorName,
+    Disagg,
+    KvCache,
+    PolicyConfig,
+    Settings,
+)
 from gateway.fleet.backend import Backend
 from gateway.fleet.facts import EngineFacts
 from gateway.types import EngineKind, Role
@@ -12,7 +19,7 @@ from gateway.types import EngineKind, Role
 FACTS = EngineFacts(EngineKind.VLLM, "/health", ("m",), capacity_tokens=1000)
 
 
-NO_DISAGG = Disagg()
+NO_DISAGG = Disagg(models={"m": KvCache(bytes_per_token=1)})
 HANDING_OVER = Disagg(connector=ConnectorName.NIXL_PULL)
 
 
@@ -70,11 +77,16 @@ def test_the_engines_cache_size_reaches_index_and_ledger() -> None:
 def test_a_removed_backend_leaves_nothing_behind() -> None:
     built, backends = gateway(a=Role.UNIFIED)
     built.fleet.probe_succeeded(backends["a"], FACTS)
+    links = built.networks.of("m")
+    assert links is not None
+    links.began("one", "p", backends["a"].id, 1.0, 0.0)
+    links.ended("one", 1.0)
     built.fleet.remove(backends["a"].id)
     assert serving(built) == set()
     assert not built.upstreams
     assert not built.loads
     assert not built.index.stats().backends
+    assert not links.bandwidths
 
 
 def test_K11_an_adapter_that_comes_back_has_another_namespace() -> None:

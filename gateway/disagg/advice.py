@@ -43,17 +43,20 @@ class Remedy(StrEnum):
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen over the last minutes. What is null was not seen, or is not known.
 
-    `ttft` and `tpot` are of streams that one engine served. `pace` is the time per output token
-    that is aimed at. `transfer` is what the KV cache of a prompt longer than 95 % of all takes from
-    engine to engine. Seconds of work are an engine's time, all engines together; a stream counts as
-    its part of a step with as many streams as there is room for. `concurrency` is the mean number
-    of requests at engines.
+    `ttft` and `tpot` are of streams that one engine served, `all_ttft` is of all streams. `pace` is
+    the time per output token that is aimed at. `transfer` is what the KV cache of a prompt longer
+    than 95 % of all takes from engine to engine. Seconds of work are an engine's time, all engines
+    together; a stream counts as its part of a step with as many streams as there is room for.
+    `concurrency` is the mean number of requests at engines.
     """
 
     window_seconds: float
     ttft_count: int = 0
     ttft_p50_seconds: float | None = None
     ttft_p99_seconds: float | None = None
+    all_ttft_count: int = 0
+    all_ttft_p50_seconds: float | None = None
+    all_ttft_p99_seconds: float | None = None
     tpot_count: int = 0
     tpot_p50_seconds: float | None = None
     tpot_p99_seconds: float | None = None
@@ -143,13 +146,17 @@ def _judge(seen: Observed) -> tuple[bool | None, Remedy | None, str]:
             f"prompts are all of about one length ({seen.prompt_mean_tokens:.0f} tokens, give or"
             f" take {100 * variation:.0f} %)",
         )
-    slowest = seen.ttft_p99_seconds
-    if slowest is None or seen.ttft_count < LEAST_SEEN:
+    # Of a load that is handed over in part, what one engine serves are those that wait least.
+    handed = (seen.handover_ratio or 0.0) > SOME[0]
+    count = seen.all_ttft_count if handed else seen.ttft_count
+    slowest = seen.all_ttft_p99_seconds if handed else seen.ttft_p99_seconds
+    usual = seen.all_ttft_p50_seconds if handed else seen.ttft_p50_seconds
+    if slowest is None or usual is None or count < LEAST_SEEN:
         return (
             None,
             None,
-            f"only {seen.ttft_count} streams of the last {seen.window_seconds:.0f} s were served by"
-            f" one engine; how long the slowest wait shows from {LEAST_SEEN} on",
+            f"only {count} streams of the last {seen.window_seconds:.0f} s can be compared with a"
+            f" transfer; how long the slowest wait shows from {LEAST_SEEN} on",
         )
     transfer = seen.transfer_p95_prompt_seconds
     if transfer is None:
@@ -159,18 +166,26 @@ def _judge(seen: Observed) -> tuple[bool | None, Remedy | None, str]:
             f"the slowest first tokens (P99) take {_time(slowest)}; a transfer's time is unknown,"
             " as disagg.models does not say how large the model's KV cache is",
         )
+    less = ""
+    if handed:
+        slowest, usual = max(0.0, slowest - transfer), max(0.0, usual - transfer)
+        less = ", less a transfer"
     times = (
-        f"the slowest first tokens (P99) take {_time(slowest)}, and the transfer of a long prompt"
-        f" (P95, {seen.prompt_p95_tokens:.0f} tokens) {_time(transfer)}"
+        f"the slowest first tokens (P99{less}) take {_time(slowest)}, and the transfer of a long"
+        f" prompt (P95, {seen.prompt_p95_tokens:.0f} tokens) {_time(transfer)}"
     )
     if slowest < WAITS_WORTH * transfer:
         return _without(stalled, f"{times}: less than {WAITS_WORTH:g} times as long")
-    return True, *_extent(seen, transfer, times)
+    return True, *_extent(seen.handover_ratio or 0.0, usual, transfer, times)
 
 
-def _extent(seen: Observed, transfer: float, times: str) -> tuple[Remedy, str]:
-    """Handovers pay: for some requests, or for all?"""
-    share, usual = seen.handover_ratio or 0.0, seen.ttft_p50_seconds or 0.0
+def _extent(share: float, usual: float, transfer: float, times: str) -> tuple[Remedy, str]:
+    """Handovers pay: for some requests, or for all?
+
+    Args:
+        share: of the requests that are handed over now.
+        usual: seconds to half of the first tokens.
+    """
     if SOME[0] < share < SOME[1]:
         return Remedy.MIXED, f"{times}; {100 * share:.0f} % of the requests are handed over"
     if usual < WAITS_WORTH * transfer:

@@ -8,7 +8,7 @@ from math import inf
 
 from gateway.disagg.connector import Connector, Leg, Pairing
 from gateway.disagg.prefill_leg import PrefillLeg
-from gateway.disagg.traffic import Transfer
+from gateway.disagg.transfer import Transfer
 from gateway.fleet.time_limits import TimeLimits
 from gateway.fleet.upstream import Connection, FailureKind, Upstream, UpstreamFailure
 from gateway.scheduling.lease import Lease

@@ -13,8 +13,10 @@ from gateway.disagg.advice import Advice, Observed, advise
 from gateway.disagg.links import SETUP_SECONDS, Links
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
-from gateway.disagg.traffic import Span, Traffic, Waste
+from gateway.disagg.span import Span, Waste
+from gateway.disagg.traffic import Traffic
 from gateway.fleet.backend import Backend, BackendState
+from gateway.telemetry.sketch import Sketch
 from gateway.types import Role
 
 LEAST_TIMED = 20
@@ -132,11 +134,17 @@ def _of_model(
     transfer, basis = _transfer_seconds(span, long, links)
     engines = {pool.role: pool.healthy_engines for pool in pools}
     used = {pool.role: pool.utilisation_ratio for pool in pools}
+    all_ttft = Sketch()
+    all_ttft.take_in(span.ttft)
+    all_ttft.take_in(span.handed_ttft)
     observed = Observed(
         window_seconds=seconds,
         ttft_count=span.ttft.count,
         ttft_p50_seconds=span.ttft.quantile(0.5),
         ttft_p99_seconds=span.ttft.quantile(0.99),
+        all_ttft_count=all_ttft.count,
+        all_ttft_p50_seconds=all_ttft.quantile(0.5),
+        all_ttft_p99_seconds=all_ttft.quantile(0.99),
         tpot_count=span.tpot.count,
         tpot_p50_seconds=span.tpot.quantile(0.5),
         tpot_p99_seconds=span.tpot.quantile(0.99),

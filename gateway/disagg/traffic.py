@@ -6,15 +6,15 @@ Requests are told when they have ended, one call each; minutes that are over are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 from gateway.disagg.links import Links
 from gateway.disagg.networks import Networks
+from gateway.disagg.span import Span, Waste, add
+from gateway.disagg.transfer import Transfer
 from gateway.fleet.fleet import Fleet, UnknownBackend
 from gateway.scheduling.load import BackendLoad
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
-from gateway.telemetry.sketch import Sketch
 from gateway.types import Clock, Outcome
 from policies.cost import SAFE_FILL, step_seconds
 
@@ -23,170 +23,6 @@ MINUTES = 5
 """That are looked back on, the one that has begun included."""
 MAX_STREAMS = 256
 """Streams that an engine decodes at a time at most, as engines are usually set."""
-
-
-class Waste(StrEnum):
-    """Why nobody fetched what a prefill leg had computed. Also a metric label."""
-
-    CLIENT_LEFT = "client_left"
-    NO_TRANSFER = "no_transfer"
-    """Its answer gave the decode engine nothing to fetch."""
-    EXPIRED = "expired"
-    """It was too old by the time."""
-    NOT_SENT = "not_sent"
-    """The decode engine could not be sent to."""
-    DECODE = "decode"
-    """The decode engine failed before it had shown that it had it."""
-
-
-class Span:
-    """What was seen of one model in some time.
-
-    Attributes:
-        requests: that a backend served.
-        handovers: of these, the ones that were prefilled elsewhere.
-        seconds: that they were at backends, added up.
-        prompts: their tokens, as engines report them where they do.
-        ttft: seconds from arrival to first content, of streams that one engine served.
-        tpot: seconds per output token of these.
-        prefill, decode: seconds of an engine's time that they took, by its id.
-        transfers: prompts that were fetched.
-        moved_tokens, moved_bytes: of those, what the decode engines lacked; bytes only where the
-            model's shape is known.
-        predicted, observed: seconds of those transfers that could be seen.
-        timed_tokens: what was moved by these.
-        wasted: prefill legs that were for nothing, by why, and the seconds that they took.
-    """
-
-    __slots__ = (
-        "decode",
-        "handovers",
-        "moved_bytes",
-        "moved_tokens",
-        "observed",
-        "predicted",
-        "prefill",
-        "prompts",
-        "requests",
-        "seconds",
-        "timed_tokens",
-        "tpot",
-        "transfers",
-        "ttft",
-        "wasted",
-        "wasted_seconds",
-    )
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.handovers = 0
-        self.seconds = 0.0
-        self.prompts = Sketch()
-        self.ttft = Sketch()
-        self.tpot = Sketch()
-        self.prefill: dict[str, float] = {}
-        self.decode: dict[str, float] = {}
-        self.transfers = 0
-        self.moved_tokens = 0.0
-        self.moved_bytes = 0.0
-        self.predicted = Sketch()
-        self.observed = Sketch()
-        self.timed_tokens = 0.0
-        self.wasted: dict[Waste, int] = {}
-        self.wasted_seconds = 0.0
-
-    def take_in(self, other: Span) -> None:
-        """Add what was seen in another time."""
-        self.requests += other.requests
-        self.handovers += other.handovers
-        self.seconds += other.seconds
-        self.prompts.take_in(other.prompts)
-        self.ttft.take_in(other.ttft)
-        self.tpot.take_in(other.tpot)
-        for id, seconds in other.prefill.items():
-            _add(self.prefill, id, seconds)
-        for id, seconds in other.decode.items():
-            _add(self.decode, id, seconds)
-        self.transfers += other.transfers
-        self.moved_tokens += other.moved_tokens
-        self.moved_bytes += other.moved_bytes
-        self.predicted.take_in(other.predicted)
-        self.observed.take_in(other.observed)
-        self.timed_tokens += other.timed_tokens
-        for why, count in other.wasted.items():
-            self.wasted[why] = self.wasted.get(why, 0) + count
-        self.wasted_seconds += other.wasted_seconds
-
-
-class Transfer:
-    """The KV cache of one prompt on its way. It ends by `arrived` or by `dropped`, whichever is
-    called first.
-
-    Args:
-        tokens: that the decode engine lacks.
-        began: when the prefill was done; None where nobody sees that.
-    """
-
-    __slots__ = (
-        "_began",
-        "_decode",
-        "_links",
-        "_model",
-        "_over",
-        "_predicted",
-        "_tokens",
-        "_traffic",
-    )
-
-    def __init__(
-        self,
-        traffic: Traffic,
-        model: str,
-        links: Links | None,
-        prefill: str,
-        decode: str,
-        tokens: float,
-        began: float | None,
-    ) -> None:
-        self._traffic = traffic
-        self._model = model
-        self._links = links
-        self._decode = decode
-        self._tokens = tokens
-        self._began = began
-        self._over = False
-        self._predicted: float | None = None
-        if links is not None and began is not None:
-            self._predicted = links.seconds(prefill, decode, tokens)
-            links.began(self, prefill, decode, tokens, began)
-
-    def arrived(self, *, seen: bool) -> None:
-        """The decode engine has begun to answer.
-
-        Args:
-            seen: this is its first content, and not all of an answer that is no stream.
-        """
-        if self._over:
-            return
-        if self._began is None or not seen:
-            self.dropped()
-            self._traffic.moved(self._model, self._links, self._tokens)
-            return
-        self._over = True
-        now, step = self._traffic.moment(self._decode)
-        if self._links is not None:
-            self._links.ended(self, now, step)
-        self._traffic.moved(self._model, self._links, self._tokens)
-        self._traffic.timed(
-            self._model, self._tokens, max(0.0, now - self._began - step), self._predicted
-        )
-
-    def dropped(self) -> None:
-        """Nothing comes of it, or when it ended cannot be told."""
-        if not self._over:
-            self._over = True
-            if self._links is not None:
-                self._links.dropped(self)
 
 
 class Traffic:
@@ -250,18 +86,18 @@ class Traffic:
         if record.prefill_backend:
             span.handovers += 1
             prefill = self._loads.get(record.prefill_backend, load)
+            if record.ttft is not None:
+                span.handed_ttft.add(record.ttft)
         else:
             if record.ttft is not None:
                 span.ttft.add(record.ttft)
             if record.tpot is not None:
                 span.tpot.add(record.tpot)
         scale = prompt / record.prompt_tokens if record.prompt_tokens else 1.0
-        _add(
-            span.prefill, prefill.id, work_seconds(prefill, prompt, scale * record.uncached_tokens)
-        )
+        add(span.prefill, prefill.id, work_seconds(prefill, prompt, scale * record.uncached_tokens))
         if record.output_tokens:
             share = stream_share(load, prompt + 0.5 * record.output_tokens, self._pace())
-            _add(span.decode, load.id, share * record.output_tokens)
+            add(span.decode, load.id, share * record.output_tokens)
 
     def transfer(
         self, prefill: str, decode: str, name: str, tokens: float, began: float | None
@@ -285,7 +121,7 @@ class Traffic:
         span = self._span(self.model_at(prefill, name))
         span.wasted[why] = span.wasted.get(why, 0) + 1
         span.wasted_seconds += seconds
-        _add(span.prefill, prefill, seconds)
+        add(span.prefill, prefill, seconds)
         self._metrics.wasted_prefill(why)
 
     # told by transfers
@@ -368,7 +204,3 @@ def stream_share(load: BackendLoad, context: float, pace: float | None) -> float
     if pace is not None:
         streams = min(streams, (pace - load.step_seconds) / each)
     return load.step_seconds / max(1.0, streams) + each
-
-
-def _add(sums: dict[str, float], key: str, value: float) -> None:
-    sums[key] = sums.get(key, 0.0) + value

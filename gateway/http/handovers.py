@@ -15,7 +15,7 @@ from gateway.disagg.handover import HandoverFailed, Stale
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import Fallback
 from gateway.disagg.prefill_leg import LegRefused
-from gateway.disagg.traffic import Waste
+from gateway.disagg.span import Waste
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.time_limits import TimeLimitTable
 from gateway.fleet.upstream import FailureKind, OutOfDescriptors, UpstreamFailure

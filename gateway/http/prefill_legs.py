@@ -9,7 +9,9 @@ from gateway.disagg.handover import Handover
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.placement import Remote
 from gateway.disagg.release import Releases
-from gateway.disagg.traffic import Traffic, Transfer, Waste
+from gateway.disagg.span import Waste
+from gateway.disagg.traffic import Traffic
+from gateway.disagg.transfer import Transfer
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.time_limits import TimeLimits
 from gateway.fleet.upstream import Upstream

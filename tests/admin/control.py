@@ -36,7 +36,7 @@ from gateway.config import (
 )
 from gateway.disagg.advice import Observed, advise
 from gateway.disagg.report import ModelReport, PoolReport, TransferReport, WasteReport
-from gateway.disagg.traffic import Waste
+from gateway.disagg.span import Waste
 from gateway.fleet.backend import BackendPatch, Source
 from gateway.fleet.facts import EngineFacts
 from gateway.fleet.fleet import Fleet

@@ -12,7 +12,7 @@ from gateway.admin.operations import AdminApi
 from gateway.admin.views import IndexView, KeyView, LineView, PoolView, QueueView, RequestView
 from gateway.disagg.advice import Remedy
 from gateway.disagg.report import ModelReport
-from gateway.disagg.traffic import Waste
+from gateway.disagg.span import Waste
 from gateway.types import Priority, Role, WorkClass
 from tests.admin.control import FakeControl
 

@@ -12,6 +12,9 @@ SEEN = Observed(
     ttft_count=4000,
     ttft_p50_seconds=2.0,
     ttft_p99_seconds=6.0,
+    all_ttft_count=5000,
+    all_ttft_p50_seconds=2.4,
+    all_ttft_p99_seconds=7.4,
     tpot_count=4000,
     tpot_p50_seconds=0.03,
     tpot_p99_seconds=0.08,
@@ -56,6 +59,19 @@ def test_what_only_the_slowest_need_is_for_both_kinds_of_engines() -> None:
     assert (pays, remedy) == (True, Remedy.MIXED)
     assert reason.endswith("40 % of the requests are handed over")
     assert judged(handover_ratio=0.05, **split)[1] is Remedy.DISAGGREGATE
+
+
+def test_where_the_slow_ones_are_handed_over_they_count_less_their_transfer() -> None:
+    """What one engine still serves waits for little, because of the handovers."""
+    left: dict[str, Any] = {"ttft_p50_seconds": 0.1, "ttft_p99_seconds": 0.2}
+    few: dict[str, Any] = {**left, "ttft_count": 3}
+    for share, remedy in ((0.4, Remedy.MIXED), (1.0, Remedy.DISAGGREGATE)):
+        pays, advice, reason = judged(handover_ratio=share, **few)
+        assert (pays, advice) == (True, remedy)
+        assert reason.startswith("the slowest first tokens (P99, less a transfer) take 6.98 s")
+    assert judged(handover_ratio=0.4, **left, all_ttft_p99_seconds=1.6)[0] is False
+    assert judged(handover_ratio=0.4, all_ttft_count=99)[0] is None
+    assert judged(handover_ratio=0.0, **left)[0] is False
 
 
 def test_does_not_pay_where_nobody_is_in_the_way() -> None:
@@ -104,7 +120,7 @@ def test_no_advice_is_made_up() -> None:
     assert judged(prompt_count=0) == (None, None, "no request was served in the last 300 s")
     few = judged(ttft_count=LEAST_SEEN - 1)
     assert few[:2] == (None, None)
-    assert few[2].startswith("only 99 streams of the last 300 s were served by one engine;")
+    assert few[2].startswith("only 99 streams of the last 300 s can be compared with a transfer;")
     none = judged(ttft_count=0, ttft_p50_seconds=None, ttft_p99_seconds=None)
     assert none[:2] == (None, None)
     shapeless = judged(transfer_p95_prompt_seconds=None)

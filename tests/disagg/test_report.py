@@ -151,6 +151,24 @@ def test_prefills_for_nobody_are_told_by_why(pools: Pools, tmp_path: Path) -> No
     assert by_why == wasted["reasons"]
 
 
+def test_what_nobody_waits_for_is_no_longer_under_way(pools: Pools, tmp_path: Path) -> None:
+    large = 10**9
+    shaped = {"models": {"m": {"bytes_per_token": large}}}
+    with gateway_for(pools, tmp_path, disagg=shaped) as gateway:
+        for decode in pools.decodes:
+            decode.next(hang=True)
+        with gateway.client() as client:
+            client.request(CHAT.path, chat("left"))
+            pools.prefills[0].wait(lambda: bool(legs(pools, Part.DECODE)))
+        gateway.settles_idle()
+        pools.reset()
+        ask(gateway, 1)
+        transfers = report(gateway)["transfers"]
+    alone = 5e-3 + large * transfers["kv_tokens_moved"] / (10e9 / 8)
+    assert transfers["count"] == 1
+    assert transfers["predicted_p50_seconds"] == pytest.approx(alone)
+
+
 def test_a_fleet_without_roles_learns_whether_they_would_pay(tmp_path: Path) -> None:
     """More than a hundred requests, so many at a time, of which first tokens take long."""
     with FakeBackend("m") as one, FakeBackend("m") as two:

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.config import BackendConfig, Disagg, Health, KvCache
 from gateway.disagg.networks import Networks
-from gateway.disagg.traffic import MINUTE, MINUTES, Traffic, Waste, stream_share, work_seconds
+from gateway.disagg.span import Waste
+from gateway.disagg.traffic import MINUTE, MINUTES, Traffic, stream_share, work_seconds
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.backend import Source
 from gateway.fleet.facts import EngineFacts
@@ -72,6 +73,7 @@ def test_what_one_engine_served_is_kept_apart_from_handovers(stage: Stage) -> No
     seen = stage.traffic.seen("m")
     assert (seen.requests, seen.handovers, seen.seconds) == (2, 1, 4.0)
     assert (seen.ttft.count, seen.ttft.quantile(1.0)) == (1, 0.5)
+    assert (seen.handed_ttft.count, seen.handed_ttft.quantile(1.0)) == (1, 9.0)
     assert (seen.tpot.count, seen.tpot.quantile(1.0)) == (1, 0.02)
     assert seen.prompts.count == 2
 
