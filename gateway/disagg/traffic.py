@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gateway.disagg.links import Links
 from gateway.disagg.networks import Networks
 from gateway.disagg.span import Span, Waste, add
 from gateway.disagg.transfer import Transfer
@@ -110,7 +109,8 @@ class Traffic:
             began: when it was done; None where nobody sees that.
         """
         model = self.model_at(prefill, name)
-        return Transfer(self, model, self._networks.of(model), prefill, decode, tokens, began)
+        links, sized = self._networks.links(model), self._networks.of(model) is not None
+        return Transfer(self, model, links, sized, prefill, decode, tokens, began)
 
     def wasted(self, prefill: str, name: str, why: Waste, seconds: float) -> None:
         """Nobody will fetch what a prefill leg has computed.
@@ -131,12 +131,11 @@ class Traffic:
         load = self._loads.get(decode)
         return self._clock(), 0.0 if load is None else step_seconds(load)
 
-    def moved(self, model: str, links: Links | None, tokens: float) -> None:
+    def moved(self, model: str, tokens: float, size: float | None) -> None:
         span = self._span(model)
         span.transfers += 1
         span.moved_tokens += tokens
-        if links is not None:
-            size = links.shape.bytes(tokens)
+        if size is not None:
             span.moved_bytes += size
             self._metrics.kv_bytes += size
 

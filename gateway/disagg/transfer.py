@@ -14,6 +14,8 @@ class Transfer:
     """It ends by `arrived` or by `dropped`, whichever is called first.
 
     Args:
+        links: learn of it.
+        sized: its bytes are known, and so what it should take.
         tokens: that the decode engine lacks.
         began: when the prefill was done; None where nobody sees that.
     """
@@ -25,6 +27,7 @@ class Transfer:
         "_model",
         "_over",
         "_predicted",
+        "_size",
         "_tokens",
         "_traffic",
     )
@@ -33,7 +36,8 @@ class Transfer:
         self,
         traffic: Traffic,
         model: str,
-        links: Links | None,
+        links: Links,
+        sized: bool,
         prefill: str,
         decode: str,
         tokens: float,
@@ -42,13 +46,15 @@ class Transfer:
         self._traffic = traffic
         self._model = model
         self._links = links
+        self._size = links.shape.bytes(tokens) if sized else None
         self._decode = decode
         self._tokens = tokens
         self._began = began
         self._over = False
         self._predicted: float | None = None
-        if links is not None and began is not None:
-            self._predicted = links.seconds(prefill, decode, tokens)
+        if began is not None:
+            if sized:
+                self._predicted = links.seconds(prefill, decode, tokens)
             links.began(self, prefill, decode, tokens, began)
 
     def arrived(self, *, seen: bool) -> None:
@@ -61,13 +67,12 @@ class Transfer:
             return
         if self._began is None or not seen:
             self.dropped()
-            self._traffic.moved(self._model, self._links, self._tokens)
+            self._traffic.moved(self._model, self._tokens, self._size)
             return
         self._over = True
         now, step = self._traffic.moment(self._decode)
-        if self._links is not None:
-            self._links.ended(self, now, step)
-        self._traffic.moved(self._model, self._links, self._tokens)
+        self._links.ended(self, now, step)
+        self._traffic.moved(self._model, self._tokens, self._size)
         self._traffic.timed(
             self._model, self._tokens, max(0.0, now - self._began - step), self._predicted
         )
@@ -76,5 +81,4 @@ class Transfer:
         """Nothing comes of it, or when it ended cannot be told."""
         if not self._over:
             self._over = True
-            if self._links is not None:
-                self._links.dropped(self)
+            self._links.dropped(self)

@@ -181,6 +181,9 @@ def test_of_a_model_without_a_shape_transfers_are_timed_and_not_weighed(stage: S
     assert (seen.moved_tokens, seen.moved_bytes, seen.predicted.count) == (5000.0, 0.0, 0)
     assert seen.observed.count == 1
     assert stage.metrics.kv_bytes == 0.0
+    # Placing goes by an assumed one, and learns all the same.
+    links = stage.networks.links("m")
+    assert links.bandwidth(stage.d) < 10 * GIGABIT
 
 
 def test_wasted_prefills_were_work(stage: Stage) -> None:
