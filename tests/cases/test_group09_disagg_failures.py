@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -55,9 +56,9 @@ def the(site: Site, part: Part) -> Leg:
 
 
 def closes(site: Site, leg: Leg) -> None:
+    """Wait until a leg is no longer under way: what was to release it has been answered."""
     engine = next(each for each in site.pools.engines if leg in each.legs)
-    since = time.monotonic()
-    assert engine.wait_closed(leg.request) - since < SOON
+    engine.wait(lambda: leg.over, SOON)
 
 
 def accounted(site: Site, orphaned: float) -> bool:
@@ -124,15 +125,20 @@ def test_d08_a_client_that_leaves_a_transfer(site: Site) -> None:
 
 def test_p04_a_prefill_engine_that_refuses_ends_the_request_now(site: Site) -> None:
     body = json.dumps({"error": {"message": "too long for me", "code": 400}}).encode()
-    prefills(site, status=400, body=body)
+    refuse = Event()
+    prefills(site, status=400, body=body, until=refuse)
     site.decode.behave(hang=True)
-    began = time.monotonic()
-    answer = site.ask(site.body(stream=True))
+    with site.gw.client() as client:
+        client.request(CHAT.path, site.body(stream=True))
+        the(site, Part.DECODE if site.protocol in CONCURRENT else Part.PREFILL)
+        decodes = site.legs(Part.DECODE)
+        refuse.set()
+        began = time.monotonic()
+        answer = client.answer()
     assert time.monotonic() - began < SOON
     assert (answer.status, answer.body) == (400, body)
-    for leg in site.legs(Part.DECODE):
-        site.decode.wait_closed(leg.request)
-    assert (site.protocol in CONCURRENT) == bool(site.legs(Part.DECODE))
+    for leg in decodes:
+        closes(site, leg)
     site.gw.settles_idle()
 
 
