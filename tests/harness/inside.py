@@ -57,6 +57,20 @@ class Asked:
         self._writer.close()
 
 
+async def send(port: int, path: str, body: Any) -> Asked:
+    """Args:
+    port: of a gateway, on loopback.
+    """
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: gateway.test\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + data)
+    return Asked(reader, writer)
+
+
 class InsideGateway:
     """Attributes:
     gateway: serves, on a port of its own.
@@ -67,14 +81,7 @@ class InsideGateway:
         self.port = port
 
     async def send(self, path: str, body: Any) -> Asked:
-        data = json.dumps(body).encode()
-        head = (
-            f"POST {path} HTTP/1.1\r\nhost: gateway.test\r\nconnection: close\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-        )
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(head.encode() + data)
-        return Asked(reader, writer)
+        return await send(self.port, path, body)
 
     async def ask(self, path: str, body: Any) -> Answer:
         return await (await self.send(path, body)).whole()
