@@ -158,7 +158,7 @@ class Handovers:
         assert request is not None
         remote = context.remote
         if remote is None:
-            remote = self._placing.place(context, lease.backend_id, prefills)
+            remote = self._placing.place(context, pool, lease.backend_id, prefills)
         if remote is None:
             share.here(lease)
             record.prefill_backend = ""

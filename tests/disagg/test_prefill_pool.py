@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -145,31 +146,34 @@ def test_done5_a_pool_that_is_full_or_not_ready(protocol: str, tmp_path: Path) -
         assert len(site.legs(Part.PREFILL)) == 1
 
 
-@pytest.mark.parametrize("way", ["full", "draining", "removed", "unready"])
+def test_done5_who_can_serve_nothing_alone_waits_for_a_full_pool(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scheduling = {"prefill": {"max_requests": 2}}
+        site = Site(stack, tmp_path, "sglang", pools={"decodes": 4}, scheduling=scheduling)
+        free = Event()
+        site.prefill.behave(until=free)
+        clients = [stack.enter_context(site.gw.client()) for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.request(CHAT.path, site.body(stream=bool(number % 2)))
+        site.prefill.wait(lambda: len(site.legs(Part.PREFILL)) > 2)
+        free.set()
+        assert [says(client.answer()) for client in clients] == [TEXT] * 12
+        assert site.pools.complaints == []
+
+
+@pytest.mark.parametrize("way", ["draining", "removed", "unready"])
 def test_done5_who_can_serve_nothing_alone_says_so(tmp_path: Path, way: str) -> None:
     with ExitStack() as stack:
-        site = Site(
-            stack,
-            tmp_path,
-            "sglang",
-            pools={"decodes": 2},
-            scheduling={"prefill": {"max_requests": 1}},
-            health={"interval": 0.2},
-        )
+        site = Site(stack, tmp_path, "sglang", health={"interval": 0.2})
         url = f"/backends/{site.gw.backend_id(site.prefill.url)}"
         match way:
-            case "full":
-                site.prefill.behave(ttft=60.0)
-                busy = stack.enter_context(site.gw.client())
-                busy.request(CHAT.path, site.body(stream=True))
-                site.prefill.wait(lambda: bool(site.legs(Part.PREFILL)))
             case "draining":
                 site.gw.admin("POST", f"{url}/drain")
             case "removed":
                 site.gw.admin("DELETE", url)
             case "unready":
                 site.prefill.health = Health.UNAVAILABLE
-                site.gw.settles(lambda now: now.total("prefixgate_backend_up") == 2, 10.0)
+                site.gw.settles(lambda now: now.total("prefixgate_backend_up") == 1, 10.0)
         for streams in (True, False):
             answer = site.ask(site.body(stream=streams))
             assert answer.status == 503
