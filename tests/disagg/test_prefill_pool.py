@@ -65,9 +65,9 @@ def backends(pools: Pools, places: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-async def ask(inside: InsideGateway, state: str, number: int) -> None:
+async def ask(inside: InsideGateway, state: str, number: int, size: int) -> None:
     body = CHAT.stream if number % 2 else CHAT.body
-    asked = {**body([text(f"{state} {number}", 400)]), "model": state}
+    asked = {**body([text(f"{state} {number}", size)]), "model": state}
     began = time.monotonic()
     answer = await inside.ask(CHAT.path, asked)
     assert says(answer) == TEXT, state
@@ -86,8 +86,11 @@ async def take_out(inside: InsideGateway) -> None:
                 (await http.delete(url)).raise_for_status()
 
 
+@pytest.mark.parametrize("least", [0, None], ids=["all", "worth"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_done5_requests_are_served_without_the_prefill_pool(protocol: str) -> None:
+def test_done5_requests_are_served_without_the_prefill_pool(
+    protocol: str, least: int | None
+) -> None:
     """By the decode engine, or where that serves nothing alone by a unified one."""
     with ExitStack() as stack:
         pools = stack.enter_context(Pools(protocol, unified=protocol == "sglang"))
@@ -99,18 +102,20 @@ def test_done5_requests_are_served_without_the_prefill_pool(protocol: str) -> No
         stack.enter_context(FullListener(full))
         places = {"blackholed": full, "refusing": free_port()}
         urls = {state: f"http://127.0.0.1:{port}" for state, port in places.items()}
-        disagg = {"connector": protocol, "min_uncached_tokens": 0}
+        disagg = {"connector": protocol, "min_uncached_tokens": least}
         asyncio.run(pressed({**LIMITS, "backends": backends(pools, urls), "disagg": disagg}))
 
 
 async def pressed(tree: dict[str, Any]) -> None:
+    # Short ones would not be worth a handover.
+    size = 400 if tree["disagg"]["min_uncached_tokens"] == 0 else 100_000
     async with serving(tree) as inside:
         await take_out(inside)
         for wave in range(2):
             async with asyncio.TaskGroup() as group:
                 for state in STATES:
                     for number in range(6):
-                        group.create_task(ask(inside, state, 10 * wave + number))
+                        group.create_task(ask(inside, state, 10 * wave + number, size))
         await eventually(lambda: not inside.holds)
         for backend in inside.gateway.fleet:
             if backend.role == "prefill" and backend.models[0] in UNREACHABLE:
