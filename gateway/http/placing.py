@@ -203,6 +203,11 @@ class Placing:
             if load.id not in tried
         )
 
+    def stood_in(self, id: str) -> bool:
+        """Whether a backend that was to answer is a prefill engine. It stands in for others, so
+        that no request of theirs fails because it is slow or down."""
+        return any(each.id == id and each.role is Role.PREFILL for each in self._fleet)
+
     def share(self, context: RequestContext, decode: str) -> Share:
         """What a request would bring to prefill at its decode engine."""
         request = context.request

@@ -107,37 +107,39 @@ def test_done5_requests_are_served_without_the_prefill_pool(
 
 
 async def pressed(tree: dict[str, Any]) -> None:
-    # Short ones would not be worth a handover.
-    size = 400 if tree["disagg"]["min_uncached_tokens"] == 0 else 100_000
+    states, size = list(STATES), 400
+    if tree["disagg"]["min_uncached_tokens"] is None:
+        size = 100_000  # short ones would not be worth a handover
+        # A prefill engine may serve whole requests then, and no answer that has begun is repeated.
+        states.remove("dawdling")
     async with serving(tree) as inside:
         await take_out(inside)
         for wave in range(2):
             async with asyncio.TaskGroup() as group:
-                for state in STATES:
+                for state in states:
                     for number in range(6):
                         group.create_task(ask(inside, state, 10 * wave + number, size))
         await eventually(lambda: not inside.holds)
         for backend in inside.gateway.fleet:
-            if backend.role == "prefill" and backend.models[0] in UNREACHABLE:
+            down = backend.role == "prefill" and backend.models[0] in UNREACHABLE
+            if down and size == 400:
                 assert backend.state is BackendState.EJECTED
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each for each in PROTOCOLS if each != "sglang"])
 def test_done5_a_pool_that_is_full_or_not_ready(protocol: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         site = Site(
             stack,
             tmp_path,
             protocol,
-            pools={"decodes": 2, "unified": int(protocol == "sglang")},
+            pools={"decodes": 2},
             scheduling={"prefill": {"max_requests": 1}},
             health={"interval": 0.2},
         )
         site.prefill.behave(ttft=60.0)
-        with ExitStack() as kept:
-            for _ in range(4):  # a unified engine has its share of them
-                client = kept.enter_context(site.gw.client())
-                client.request(CHAT.path, site.body(stream=True))
+        with site.gw.client() as first:
+            first.request(CHAT.path, site.body(stream=True))
             site.prefill.wait(lambda: bool(site.legs(Part.PREFILL)))
             for number in range(6):
                 assert says(site.ask(site.body(stream=bool(number % 2)))) == TEXT
