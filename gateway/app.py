@@ -22,6 +22,7 @@ from gateway.admin.api import admin_app
 from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
+from gateway.disagg.bootstrap import Bootstraps
 from gateway.disagg.fleet_engines import FleetEngines
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
@@ -266,7 +267,12 @@ class Gateway:
             clock=clock,
             instance=self.instance,
         )
-        self.prober = Prober(self.fleet, settings.health, instance=self.instance)
+        bootstraps = Bootstraps(
+            self.pairs, lambda: self.settings.health.timeout, lambda: self.following.restate()
+        )
+        self.prober = Prober(
+            self.fleet, settings.health, instance=self.instance, also=bootstraps.ask
+        )
         reports = Reports(self.loads, clock, self.metrics.load_failed)
         self.poller = LoadPoller(self.fleet, settings.health, reports, clock)
         self._ticker: asyncio.Task[None] | None = None

@@ -78,7 +78,8 @@ class Transfer(Section, frozen=True):
     side_channel_port: ServicePort | None = None
     """VLLM_NIXL_SIDE_CHANNEL_PORT; 5600 when not given."""
     engine_id: Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")] | None = None
-    """Of --kv-transfer-config, without the rank that is added to it."""
+    """Of --kv-transfer-config, without the rank that is added to it. mooncake asks the bootstrap
+    server for it when not given, each time it probes the engine."""
     tp_size: Count = 1
     pp_size: Count = 1
     dp_size: Count = 1

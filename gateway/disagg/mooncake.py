@@ -1,7 +1,7 @@
 """vLLM's MooncakeConnector: both legs at once, which find each other by a transfer's id through the
 prefill engine's bootstrap server.
 
-That server tells each rank's engine id (GET /query), see `engine_ids`.
+That server tells each rank's engine id (GET /query), see `gateway.disagg.bootstrap`.
 """
 
 from __future__ import annotations

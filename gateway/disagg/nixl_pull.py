@@ -17,6 +17,8 @@ from gateway.disagg.connector import Connector, Leg, NoTransfer, Pairing, Releas
 from gateway.disagg.members import Members
 from gateway.disagg.vllm import Vllm, decode_leg, nixl_mismatch, prefill_leg, rejected
 
+_LEASE = 30.0
+"""Seconds for which engines keep a prompt by default (kv_lease_duration)."""
 _ASKED = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -48,7 +50,9 @@ _decode_params = msgspec.json.Decoder(_Params).decode
 class NixlPull(Vllm):
     name: ClassVar[ConnectorName] = ConnectorName.NIXL_PULL
     concurrent: ClassVar[bool] = False
-    lease: ClassVar[float | None] = 30.0
+    lease: ClassVar[float | None] = 0.75 * _LEASE
+    """The decode engine renews it every sixth of it, the first time one sixth after it has the
+    request; and it began before the answer was here."""
 
     def mismatch(self, prefill: Side, decode: Side) -> str | None:
         return super().mismatch(prefill, decode) or nixl_mismatch(prefill, decode)

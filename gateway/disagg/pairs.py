@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.config import Disagg
-from gateway.disagg.connector import Connector, Pairing
+from gateway.disagg.connector import Connector, Pairing, Side
 from gateway.disagg.connectors import CONNECTORS
 from gateway.disagg.ids import PairingIds
 from gateway.disagg.route import Route
@@ -38,6 +38,7 @@ class Pairs:
         self._apart: dict[tuple[str, str], _Apart] = {}
         self._matching: dict[tuple[str, str], bool] = {}
         """What was found out about pairs since the last change."""
+        self._engine_ids: dict[str, tuple[str, ...]] = {}
 
     def speaks(self, backend: Backend) -> Connector | None:
         """How a backend hands caches over; None when it does not."""
@@ -48,6 +49,22 @@ class Pairs:
         """Whether a backend may be sent requests that are not handed over."""
         connector = self.speaks(backend)
         return connector is None or (connector.alone and self._settings.fallback == "plain")
+
+    def side(self, backend: Backend) -> Side:
+        """What a backend is to the other one of a pair."""
+        return side_of(backend, self._engine_ids.get(backend.id, ()))
+
+    def learn(self, id: str, engine_ids: tuple[str, ...]) -> bool:
+        """Take note of what an engine's ranks are called.
+
+        Returns:
+            Whether that is new.
+        """
+        if not engine_ids or self._engine_ids.get(id) == engine_ids:
+            return False
+        self._engine_ids[id] = engine_ids
+        self._matching.clear()
+        return True
 
     def matches(self, prefill: Backend, decode: Backend) -> bool:
         """Whether caches can be handed over from one backend to another at all."""
@@ -64,7 +81,7 @@ class Pairs:
             and (prefill.role, decode.role) == (Role.PREFILL, Role.DECODE)
             and not set(prefill.models).isdisjoint(decode.models)
             and connector is self.speaks(prefill)
-            and connector.mismatch(side_of(prefill), side_of(decode)) is None
+            and connector.mismatch(self.side(prefill), self.side(decode)) is None
         )
 
     def connector(self, prefill: Backend, decode: Backend) -> Connector | None:
@@ -78,7 +95,7 @@ class Pairs:
 
     def pair(self, route: Route, prefill: Backend, decode: Backend) -> Pairing:
         """A pairing of two backends that has never been used."""
-        return self._ids.pair(route, side_of(prefill), side_of(decode))
+        return self._ids.pair(route, self.side(prefill), self.side(decode))
 
     def failed(self, prefill: str, decode: str) -> None:
         """A decode engine has failed on what the other one handed over."""
@@ -98,5 +115,6 @@ class Pairs:
 
     def forget(self, id: str) -> None:
         """A backend is gone."""
+        self._engine_ids.pop(id, None)
         for pair in [pair for pair in self._apart if id in pair]:
             del self._apart[pair]

@@ -27,6 +27,7 @@ class Prober:
     Args:
         sleep: waits so many seconds between rounds.
         instance: what this gateway's own model list says of the process that answers.
+        also: asks a backend that serves for more; raises nothing.
 
     Attributes:
         settings: changed by `reconfigure`.
@@ -38,10 +39,12 @@ class Prober:
         settings: Health,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         instance: str = "",
+        also: Callable[[Backend], Awaitable[None]] | None = None,
     ) -> None:
         self._fleet = fleet
         self.settings = settings
         self._instance = instance
+        self._also = also
         self._rounds = Rounds(self._begin, lambda: self.settings.interval, sleep)
         self._suspects: set[Backend] = set()
         self._round = 0
@@ -81,6 +84,8 @@ class Prober:
         pages = PageReader(backend.address, self.settings.timeout, backend.access, self._instance)
         try:
             facts = await self._look(backend, pages)
+            if self._also is not None:
+                await self._also(backend)
         except NoPage as failure:
             if failure.ours:
                 logger.warning("backend %s is not probed: %s", backend.id, failure)

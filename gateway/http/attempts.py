@@ -147,15 +147,16 @@ class Attempts:
         patience: float | None = None
         if failure.blame is Blame.AVOIDED:
             patience = PATIENCE if _has_well(pool, tried) else 0.0
+        stood_in = self._placing.stood_in(tried[-1])
         return (
             not context.client.gone
             and may_retry(
                 failure,
                 inference=context.dialect.ends_with_marker,
-                after_timeout=self._retries.after_timeout,
+                after_timeout=stood_in or self._retries.after_timeout,
             )
             and (patience != 0.0 or self._has_other(pool, request, tried))
-            and self._budget.spend()
+            and (stood_in or self._budget.spend())
             and await self._admission.again(
                 context, pool, _avoided(context, tried), patience=patience
             )

@@ -22,6 +22,7 @@ from gateway.http.client import ClientGone
 from gateway.http.context import RequestContext
 from gateway.http.engine_priority import with_priority
 from gateway.http.errors import NoDescriptors
+from gateway.http.failures import DROPPED
 from gateway.http.headers import Headers
 from gateway.http.learning import Learning
 from gateway.http.naming import addressed
@@ -139,7 +140,9 @@ class Dispatcher:
             return failure
         finally:
             if handover is not None and 200 <= relay.status < 400:
-                handover.answered = True
+                broken = relay.failure
+                # One that died after its head has told the other engine nothing.
+                handover.answered = broken is None or broken.kind not in DROPPED
         self._verdicts.ended(context, lease, relay.failure)
         return None
 

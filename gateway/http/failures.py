@@ -165,6 +165,9 @@ BROKEN: Mapping[FailureKind, Failure] = {
 }
 """Exchanges that broke. The probes that found one hung have put the backend out already."""
 
+DROPPED = frozenset({FailureKind.RESET, FailureKind.INCOMPLETE, FailureKind.PROTOCOL})
+"""The backend, or the process that it was, let go of the request; it may well serve another."""
+
 CLIENT_ERROR = Failure("client_error", Fault.CLIENT, None, Retry.NEVER, Blame.NOBODY)
 BUSY = Failure("busy", Fault.BACKPRESSURE, None, Retry.INFERENCE, Blame.AVOIDED)
 ERROR = Failure("error", Fault.BACKEND, None, Retry.INFERENCE, Blame.BACKEND_IF_SERVED)

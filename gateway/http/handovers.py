@@ -22,7 +22,7 @@ from gateway.fleet.upstream import FailureKind, OutOfDescriptors, UpstreamFailur
 from gateway.http.context import RequestContext, Tries
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import Malformed, Overloaded, UpstreamBroke
-from gateway.http.failures import BUSY, Blame, Failure, refusal
+from gateway.http.failures import BUSY, DROPPED, Blame, Failure, refusal
 from gateway.http.placing import Placing, Share, Stranded
 from gateway.http.prefill_legs import PrefillLegs
 from gateway.http.verdicts import Verdicts
@@ -41,10 +41,6 @@ _ITS_OWN = frozenset({400, 413, 415, 422})
 _SLOW = frozenset(
     {FailureKind.FIRST_BYTE_TIMEOUT, FailureKind.IDLE_TIMEOUT, FailureKind.TOTAL_TIMEOUT}
 )
-
-_DROPPED = frozenset({FailureKind.RESET, FailureKind.INCOMPLETE, FailureKind.PROTOCOL})
-"""The decode engine, or the process that it was, let go of the request; it may well serve another.
-"""
 _JSON = [(b"content-type", b"application/json")]
 
 
@@ -163,7 +159,7 @@ class Handovers:
         assert request is not None
         remote = context.remote
         if remote is None:
-            remote = self._placing.place(context, lease.backend_id, prefills)
+            remote = self._placing.place(context, pool, lease.backend_id, prefills)
         if remote is None:
             share.here(lease)
             record.prefill_backend = ""
@@ -260,7 +256,7 @@ class Handovers:
         if not self._placing.serves_alone(handover.decode_id):
             return False
         if broken is not None:
-            if not last or not relay.unbegun or broken.kind not in _DROPPED:
+            if not last or not relay.unbegun or broken.kind not in DROPPED:
                 return False
         elif not relay.refused or not _is_error(relay.refusal):
             return False

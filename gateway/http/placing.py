@@ -203,6 +203,11 @@ class Placing:
             if load.id not in tried
         )
 
+    def stood_in(self, id: str) -> bool:
+        """Whether a backend that was to answer is a prefill engine. It stands in for others, so
+        that no request of theirs fails because it is slow or down."""
+        return any(each.id == id and each.role is Role.PREFILL for each in self._fleet)
+
     def share(self, context: RequestContext, decode: str) -> Share:
         """What a request would bring to prefill at its decode engine."""
         request = context.request
@@ -214,24 +219,25 @@ class Placing:
     # where the decode engine was chosen first, and when a prefill leg has failed
 
     def place(
-        self, context: RequestContext, decode: str, prefills: Sequence[BackendLoad]
+        self, context: RequestContext, pool: Pool, decode: str, prefills: Sequence[BackendLoad]
     ) -> Remote | None:
         """Where a request is prefilled; None for its decode engine. Its record says why.
 
         Args:
+            pool: the engines that answer for its model.
             decode: id of the decode engine.
             prefills: the prefill engines that can take requests now.
 
         Raises:
             Stranded: its decode engine cannot, and nobody else either.
         """
-        placement, remote = self._place(context, decode, prefills)
+        placement, remote = self._place(context, pool, decode, prefills)
         context.record.placement = "local" if remote is None else "remote"
         context.record.placement_reason = placement.why
         return remote
 
     def _place(
-        self, context: RequestContext, decode: str, prefills: Sequence[BackendLoad]
+        self, context: RequestContext, pool: Pool, decode: str, prefills: Sequence[BackendLoad]
     ) -> tuple[Placement, Remote | None]:
         request, tries = context.request, context.tries
         assert request is not None
@@ -254,6 +260,9 @@ class Placing:
         }
         pairable = [load for load in prefills if load.id in connectors]
         roomy = [load for load in pairable if self._has_room(load)]
+        if not roomy and not alone and not self._has_whole(pool):
+            # It waits at the engine: no more of them do than decode engines have room for.
+            roomy = [load for load in pairable if _is_trusted(load)]
         if alone and tries is not None and tries.failed:
             # Another engine was found to be worth it.
             placement = Placement(None, Why.NO_PREFILL)
@@ -289,9 +298,11 @@ class Placing:
         return Placement(None, why)
 
     def _has_room(self, load: BackendLoad) -> bool:
-        return (load.trials is None or load.trials.free) and load.prefill.has_slot(
-            self._max_requests()
-        )
+        return _is_trusted(load) and load.prefill.has_slot(self._max_requests())
+
+    def _has_whole(self, pool: Pool) -> bool:
+        """Whether anybody serves requests of a pool without a handover."""
+        return any(self.serves_alone(load.id) for load in (*pool.backends, *pool.avoided))
 
     def serves_alone(self, id: str) -> bool:
         return self._pairs.serves_alone(self._fleet.get(id))
@@ -310,3 +321,8 @@ class Placing:
     def _leave_alone(context: RequestContext) -> None:
         assert context.request is not None
         context.request = structs.replace(context.request, alone=True)
+
+
+def _is_trusted(load: BackendLoad) -> bool:
+    """Not on trial, or with a permit that is free."""
+    return load.trials is None or load.trials.free

@@ -6,13 +6,15 @@ truncated 200; event streams and everything large go out at once. Bytes are neve
 must be known of them is read from the side by the dialect's scanner.
 
 While another backend could serve the request, what can still be taken back is held back: refusals
-until they are whole, and the head of a stream until something of the stream has come, which may be
-long after the head. A stream that begins with an error counts as a refusal.
+until they are whole, and the head of a stream until an event of the stream has come, which may be
+long after the head. A stream that begins with an error counts as a refusal. Comments before that
+open a stream of the gateway's own, which any backend's answer can go on with.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import Callable
 from typing import Protocol
@@ -56,6 +58,7 @@ _STREAM_HEAD = (
     (b"x-accel-buffering", b"no"),
 )
 _COMPRESSED = frozenset({b"gzip", b"x-gzip", b"deflate"})
+_comments = re.compile(rb"(?:(?::[^\r\n]*+)?+(?:\r\n|\r|\n))*+").fullmatch
 
 
 class Carrier(Protocol):
@@ -279,11 +282,7 @@ class Relay:
         if self._quiet < limit or self._client.gone or self.done.done():
             return
         if self.status == 0 or (self._waiting and self._plain()):
-            if not self.opened:
-                self.opened = True
-                open_stream(self._client, self._extra)
-            else:
-                self._client.write(COMMENT)
+            self._comment(COMMENT)
         elif (
             self._client.started
             and self.scanner is not None
@@ -292,6 +291,14 @@ class Relay:
         ):
             self._client.write(COMMENT)
         self._quiet = 0.0
+
+    def _comment(self, data: bytes) -> None:
+        """Send comments while nothing of the answer has come."""
+        if self.opened:
+            self._client.write(data)
+        else:
+            self.opened = True
+            open_stream(self._client, self._extra)
 
     def _plain(self) -> bool:
         """What the client gets is not compressed, so that something may be added to it."""
@@ -363,6 +370,9 @@ class Relay:
 
     def _begin(self, data: bytes) -> None:
         """Something has come of a stream whose head is held back."""
+        if self._decoder is None and _comments(data):
+            self._comment(data)
+            return
         self._waiting = self.unbegun = False
         data = self._read(data)
         scanner = self.scanner

@@ -1,173 +1,176 @@
+"""Every case of docs/handover-faults.md, with real sockets; those of one protocol side by side."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.disagg.fleet import CONCURRENT, chat, gateway_for
-from tests.harness.gateway_process import ROOT, GatewayProcess
+from gateway.types import Role
+from tests.disagg.faults import LEGS, PRODUCT, Cell, cells, rows
+from tests.harness.behaviour import Behaviour, Cut
+from tests.harness.inside import InsideGateway, eventually, serving
 from tests.harness.pd.engine import PdEngine
-from tests.harness.pd.faults import Fault, after_head, before_head
-from tests.harness.pd.leg import Part
+from tests.harness.pd.kv import Fate
+from tests.harness.pd.leg import Leg
 from tests.harness.pd.pools import Pools
+from tests.harness.pd.reference import PROTOCOLS
+from tests.harness.pd.settings import entry
+from tests.harness.recorded import Recorded
+from tests.harness.routes import CHAT, text
 
-PROTOCOLS = ("nixl_pull", "nixl_push", "mooncake", "sglang", "trtllm", "shared_store")
-SLOW = (Fault.HANG, Fault.COMMENTS)
-FEW = ("nixl_pull", "mooncake", "sglang")
-"""Those that the slow faults are tried with: one of each kind."""
-
-
-class Row(NamedTuple):
-    leg: str
-    fault: Fault
-    when: str
-    alone: str
-    needed: str
-    blamed: str
-    fallback: str
+TEXT = "t0 t1 t2 t3 t4 "
+SOON = 3.0
+"""Where the table says one second; what is under way would go on for far longer."""
+MUTE = ("nixl_push", "trtllm")
+"""Protocols in which nobody can be told to let go."""
 
 
-def rows() -> list[Row]:
-    """The table that people read."""
-    lines = (ROOT / "docs" / "handover-faults.md").read_text().splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
-    return [Row(leg, Fault[fault.upper()], *rest) for leg, fault, *rest in cells[2:]]
+def test_done4_the_table_is_complete() -> None:
+    table = rows()
+    for case in PRODUCT:
+        assert len([row for row in table if row.covers(*case)]) == 1, case
+    covered = {id(row) for row in table for case in PRODUCT if row.covers(*case)}
+    assert covered == {id(row) for row in table}
 
 
-class Fleet(NamedTuple):
-    pools: Pools
-    gateway: GatewayProcess
+class Site:
+    """A gateway and the engines of one protocol, where each case has addresses of its own."""
+
+    def __init__(self, pools: Pools, inside: InsideGateway) -> None:
+        self.pools = pools
+        self.inside = inside
+
+    def engine(self, leg: str) -> PdEngine:
+        return (self.pools.prefills if leg == "prefill" else self.pools.decodes)[0]
+
+    def legs(self, cell: Cell, leg: str) -> list[Leg]:
+        found = self.engine(leg).legs
+        return [each for each in found if each.path.startswith(f"/{cell.name}/")]
+
+    def backend(self, cell: Cell, leg: str) -> Any:
+        url = f"{self.engine(leg).url}/{cell.name}"
+        return next(each for each in self.inside.gateway.fleet if each.address.url == url)
+
+    @property
+    def orphaned(self) -> float:
+        return self.inside.gateway.metrics.orphaned
 
 
-@pytest.fixture(scope="module", params=PROTOCOLS)
-def fleet(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    with (
-        Pools(request.param) as pools,
-        gateway_for(
-            pools,
-            tmp_path_factory.mktemp("gateway"),
-            breaker={"failures": 1000, "share": 1.0},
-            backpressure={"avoid": 0.05},
-            timeouts={"first_byte": 1.0, "prefill_first_byte": 0.5},
-        ) as gateway,
-    ):
-        yield Fleet(pools, gateway)
-
-
-def failures(fleet: Fleet) -> dict[str, int]:
-    """What each engine has been blamed for so far."""
-    roles = {engine.url: engine.role.value for engine in fleet.pools.engines}
-    told = fleet.gateway.admin("GET", "/backends")
-    return {roles[entry["url"]]: entry["breaker"]["failures"] for entry in told}
-
-
-def rest(fleet: Fleet) -> None:
-    """Have a request handed over, so that nothing is remembered of earlier faults."""
-    fleet.pools.reset()
-    fleet.gateway.settles(lambda metrics: all(state == "free" for state in busy(fleet)))
-    assert fleet.gateway.post("/v1/chat/completions", chat("rest")).status_code == 200
-    fleet.gateway.settles_idle()
-    fleet.pools.reset()
-
-
-def ended(engine: PdEngine) -> None:
-    """Wait for the end of what an engine was sent: within a second it is there."""
-    engine.wait(lambda: all(leg.over for leg in engine.legs), 1.0)
-
-
-def busy(fleet: Fleet) -> list[str]:
-    told = fleet.gateway.admin("GET", "/backends")
-    return ["free" if entry["busy_seconds"] is None else "busy" for entry in told]
-
-
-@pytest.mark.parametrize("row", rows(), ids=lambda row: "-".join(row[:3]).lower())
-def test_done4_a_leg_fails(fleet: Fleet, row: Row) -> None:
-    pools, gateway = fleet
-    if row.fault in SLOW and pools.protocol not in FEW:
-        pytest.skip("it takes a second, and one protocol of each kind is enough")
-    rest(fleet)
-    before, blamed_before = gateway.metrics(), failures(fleet)
-    engine = (pools.prefills if row.leg == "prefill" else pools.decodes)[0]
-    if row.when == "before":
-        engine.next(**before_head(row.fault))
-        if row.fault is Fault.RESET:
-            # On a kept connection the first one shows no more than that it had been closed. Then
-            # the prompt that nobody fetched is released, with some protocols at this engine.
-            released = row.leg == "decode" and pools.protocol in ("nixl_pull", "mooncake")
-            for _ in range(2 if released else 1):
-                engine.next(**before_head(row.fault))
-    elif row.leg == "prefill":
-        engine.next(**after_head(row.fault, streams=False))
+async def play(site: Site, cell: Cell) -> None:
+    inside = site.inside
+    asked = await inside.send(CHAT.path, CHAT.stream([text(cell.name, 400)]) | {"model": cell.name})
+    await eventually(lambda: under_way(site, cell))
+    since = time.monotonic()
+    if cell.leaves:
+        asked.leave()
+        await over(site, cell, since)
+        cell.gate.set()
     else:
-        engine.next(**after_head(row.fault))
-    if row.fault is Fault.COMMENTS and row.leg == "prefill":
-        engine.queued.clear()
-        engine.next(script=(COMMENTS, *(b"6\r\n: hi\n\n\r\n", 0.05) * 100))
-    wanted = row.needed if pools.protocol == "sglang" else row.alone
+        if cell.tail and cell.fault == "reset":
+            [prefill] = site.legs(cell, "prefill")
+            site.engine("prefill").drop(Cut.RST, prefill.request)
+        cell.gate.set()
+        answer = await asked.whole()
+        seen = "error" if answer.status == 200 and answer.stream.errors else str(answer.status)
+        assert seen == cell.expected.outcome
+        if seen == "200":
+            assert answer.stream.text == TEXT
+            assert answer.stream.done
+            told = answer.header("x-prefixgate-handover")
+            fallback = cell.expected.fallback
+            assert told == (f"local; {fallback}" if fallback else "remote; worth") or (
+                cell.protocol == "sglang"
+            )
+        ended = time.monotonic()
+        await over(site, cell, ended)
+    await eventually(lambda: inside.live(cell.name) is None, SOON)
+    assert blamed(site, cell) == ("nobody" if cell.leaves else cell.expected.blamed)
 
-    with gateway.client() as client:
-        client.request("/v1/chat/completions", chat(f"{row}"))
-        answer = client.answer()
 
-    if wanted == "error":
-        assert answer.status == 200
-        assert answer.stream.errors
-    else:
-        assert answer.status == int(wanted)
-    if wanted == "200":
-        assert answer.stream.text == "t0 t1 t2 t3 t4 "
-        assert answer.stream.done
-    metrics = gateway.settles_idle()
-    new = failures(fleet)
-    blamed = [role for role, count in new.items() if count > blamed_before[role]]
-    expected = [] if row.blamed == "nobody" else [row.blamed]
-    either = row.fault is Fault.HANG and (row.leg, row.when) != ("decode", "after")
-    if pools.protocol == "sglang" and (either or row.fault is Fault.BROKEN):
-        expected = []  # either engine may hang; nobody else has served the request
-    assert blamed == expected
-    fallbacks = metrics.by("prefixgate_pd_fallback_total", "reason")
-    earlier = before.by("prefixgate_pd_fallback_total", "reason")
-    reasons = [reason for reason, count in fallbacks.items() if count > earlier.get(reason, 0)]
-    if pools.protocol != "sglang":
-        assert reasons == ([row.fallback] if row.fallback else [])
-    for other in pools.engines:
-        if other is not engine:
-            ended(other)
-    if wanted == "200":
-        assert answer.header("x-prefixgate-handover") == f"local; {row.fallback}"
-        parts = [leg.part for leg in pools.decodes[0].legs]
-        assert Part.WHOLE in parts or pools.protocol == "shared_store"
+def under_way(site: Site, cell: Cell) -> bool:
+    """It has come to where the fault is due."""
+    if cell.leg == "decode" and not cell.leaves:
+        return True  # it comes by itself
+    if cell.when == "after":
+        context = site.inside.live(cell.name)
+        return context is not None and context.relay is not None and context.relay.status == 200
+    if cell.leg == "decode" or cell.concurrent:
+        return all(site.legs(cell, leg) for leg in LEGS)
+    return bool(site.legs(cell, "prefill"))
+
+
+async def over(site: Site, cell: Cell, since: float) -> None:
+    """Wait for the end of all legs: within a second it is there."""
+
+    def running() -> list[Leg]:
+        legs = {leg: site.legs(cell, leg) for leg in LEGS}
+        if cell.fault == "reset" and not cell.leaves:
+            del legs[cell.leg][0]  # the engine itself has ended it
+        return [each for found in legs.values() for each in found if not each.over]
+
+    await eventually(lambda: not running(), SOON - (time.monotonic() - since))
+
+
+def blamed(site: Site, cell: Cell) -> str:
+    for leg in LEGS:
+        backend = site.backend(cell, leg)
+        if backend.breaker.failures:
+            return leg
+        if backend.busy is not None:
+            return f"{leg} avoided"
+    return "nobody"
+
+
+def rule(all_cells: dict[str, Cell], role: Role) -> Callable[[Recorded], Behaviour | None]:
+    def behaviour(request: Recorded) -> Behaviour | None:
+        return all_cells[request.path.split("/")[1]].behaviour(role, request)
+
+    return behaviour
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_done4_every_way_for_a_leg_to_fail(protocol: str) -> None:
+    named = {cell.name: cell for cell in cells(protocol)}
+    with Pools(protocol) as pools:
+        backends = []
+        for engine in pools.engines:
+            engine.models = tuple(named)
+            engine.rule = rule(named, engine.role)
+            own = entry(engine)
+            backends += [{**own, "url": f"{engine.url}/{name}", "models": [name]} for name in named]
+        for engine in pools.prefills:
+            engine.spoil = lambda body: body + b" " * len(body)
+        asyncio.run(run(pools, backends, named))
+
+
+async def run(pools: Pools, backends: list[dict[str, Any]], named: dict[str, Cell]) -> None:
+    tree = {
+        "backends": backends,
+        "disagg": {"connector": pools.protocol, "min_uncached_tokens": 0},
+        "health": {"probes": False, "load_interval": None},
+        "breaker": {"failures": 1000, "share": 1.0},
+        "backpressure": {"avoid": 60.0},
+        "timeouts": {"first_byte": 1.5, "prefill_first_byte": 0.75},
+    }
+    async with serving(tree) as inside:
+        site = Site(pools, inside)
+        before = asyncio.all_tasks()
+        ended = await asyncio.gather(
+            *(play(site, cell) for cell in named.values()), return_exceptions=True
+        )
+        failed = [
+            f"{name}: {error!r}"
+            for name, error in zip(named, ended, strict=True)
+            if error is not None
+        ]
+        assert not failed, "\n".join(failed)
+        await eventually(lambda: not inside.holds)
+        await eventually(lambda: asyncio.all_tasks() == before)
+        kept = [kv for engine in pools.engines for kv in engine.kv.entries if kv.fate is Fate.HELD]
+        assert len(kept) <= site.orphaned
+        assert not kept or pools.protocol in MUTE
     assert pools.complaints == []
-
-
-COMMENTS = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-)
-
-
-@pytest.mark.parametrize("leg", ["prefill", "decode"])
-def test_done4_a_client_leaves_a_leg_that_hangs(fleet: Fleet, leg: str) -> None:
-    pools, gateway = fleet
-    rest(fleet)
-    before, blamed = gateway.metrics(), failures(fleet)
-    engine = (pools.prefills if leg == "prefill" else pools.decodes)[0]
-    engine.next(hang=True)
-    with gateway.client() as client:
-        client.request("/v1/chat/completions", chat(leg))
-        engine.wait(lambda: bool(engine.legs))
-    for each in pools.engines:
-        ended(each)
-    gateway.settles_idle()
-    assert failures(fleet) == blamed
-    if leg == "prefill" and pools.protocol not in CONCURRENT:
-        assert pools.decodes[0].legs == []
-    assert pools.complaints == []
-    if pools.protocol == "trtllm" and leg == "decode":
-        # The protocol has no word for it.
-        name = "prefixgate_pd_orphaned_total"
-        gateway.settles(lambda metrics: metrics.total(name) == before.total(name) + 1)
-    elif pools.protocol not in ("trtllm", "nixl_push"):
-        engine.wait(lambda: pools.held == 0)

@@ -146,10 +146,11 @@ class FakeBackend:
         assert request.closed is not None
         return request.closed
 
-    def drop(self, how: Cut) -> None:
-        """Break all connections that there are from this side."""
+    def drop(self, how: Cut, request: Recorded | None = None) -> None:
+        """Break all connections that there are from this side, or a request's alone."""
         for connection in tuple(self.connections):
-            self._loop.call_soon_threadsafe(connection.break_off, how)
+            if request is None or connection.number == request.connection:
+                self._loop.call_soon_threadsafe(connection.break_off, how)
 
     def notify(self) -> None:
         with self.changed:

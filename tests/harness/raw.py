@@ -113,7 +113,7 @@ class RawClient:
         """
         answer = Answer()
         while True:
-            parsed = self._parse()
+            parsed = parse(self._buffer, self._end)
             if parsed is not None:
                 answer, rest = parsed
                 if answer.end is not None:
@@ -174,55 +174,63 @@ class RawClient:
         else:
             self._end = End.BROKEN
 
-    def _parse(self) -> tuple[Answer, bytes] | None:
-        head, blank, rest = self._buffer.partition(b"\r\n\r\n")
-        if not blank:
-            return None
-        line, *lines = head.decode("latin-1").split("\r\n")
-        version, status, *_ = line.split(" ", 2)
-        answer = Answer(int(status), version)
-        for text in lines:
-            name, _, value = text.partition(":")
-            answer.headers.append((name.lower(), value.strip()))
-        if answer.status < 200:
-            self._buffer = rest
-            return self._parse()
-        length = answer.header("content-length")
-        if "chunked" in (answer.header("transfer-encoding") or ""):
-            return answer, self._dechunk(answer, rest)
-        if answer.status in (204, 304):
-            answer.end = End.FRAMED
-            return answer, rest
-        if length is None:
-            answer.body = rest
-            if self._end is End.BROKEN:
-                answer.end = End.CLOSED
-            return answer, b""
-        answer.body = rest[: int(length)]
-        if len(answer.body) == int(length):
-            answer.end = End.FRAMED
-        return answer, rest[int(length) :]
 
-    def _dechunk(self, answer: Answer, data: bytes) -> bytes:
-        parts = []
-        while True:
-            line, found, rest = data.partition(b"\r\n")
-            if not found:
-                break
-            size = int(line.partition(b";")[0], 16)
-            if size == 0:
-                fields, _, after = (b"\r\n" + rest).partition(b"\r\n\r\n")
-                if rest.startswith(b"\r\n") or _:
-                    answer.trailers = [t.decode() for t in fields.split(b"\r\n") if t]
-                    answer.end = End.FRAMED
-                    data = after
-                break
-            if len(rest) < size + 2:
-                # An unfinished chunk: its bytes have been delivered, the chunk has not.
-                parts.append(rest[:size])
-                break
-            answer.chunks.append(size)
+def parse(data: bytes, end: End | None = None) -> tuple[Answer, bytes] | None:
+    """An answer, as far as it has come, and what came after it; None before its head is whole.
+
+    1xx answers are skipped.
+
+    Args:
+        end: how the connection ended, if it has.
+    """
+    head, blank, rest = data.partition(b"\r\n\r\n")
+    if not blank:
+        return None
+    line, *lines = head.decode("latin-1").split("\r\n")
+    version, status, *_ = line.split(" ", 2)
+    answer = Answer(int(status), version)
+    for text in lines:
+        name, _, value = text.partition(":")
+        answer.headers.append((name.lower(), value.strip()))
+    if answer.status < 200:
+        return parse(rest, end)
+    length = answer.header("content-length")
+    if "chunked" in (answer.header("transfer-encoding") or ""):
+        return answer, _dechunk(answer, rest)
+    if answer.status in (204, 304):
+        answer.end = End.FRAMED
+        return answer, rest
+    if length is None:
+        answer.body = rest
+        if end is End.BROKEN:
+            answer.end = End.CLOSED
+        return answer, b""
+    answer.body = rest[: int(length)]
+    if len(answer.body) == int(length):
+        answer.end = End.FRAMED
+    return answer, rest[int(length) :]
+
+
+def _dechunk(answer: Answer, data: bytes) -> bytes:
+    parts = []
+    while True:
+        line, found, rest = data.partition(b"\r\n")
+        if not found:
+            break
+        size = int(line.partition(b";")[0], 16)
+        if size == 0:
+            fields, _, after = (b"\r\n" + rest).partition(b"\r\n\r\n")
+            if rest.startswith(b"\r\n") or _:
+                answer.trailers = [t.decode() for t in fields.split(b"\r\n") if t]
+                answer.end = End.FRAMED
+                data = after
+            break
+        if len(rest) < size + 2:
+            # An unfinished chunk: its bytes have been delivered, the chunk has not.
             parts.append(rest[:size])
-            data = rest[size + 2 :]
-        answer.body = b"".join(parts)
-        return data
+            break
+        answer.chunks.append(size)
+        parts.append(rest[:size])
+        data = rest[size + 2 :]
+    answer.body = b"".join(parts)
+    return data
