@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from loadtests.process import ProcessError
 from loadtests.real_engines.handover.asking import COMPLETIONS, Leaver, body, words
-from loadtests.real_engines.handover.reading import Reading, released
+from loadtests.real_engines.handover.reading import Reading, told
 from loadtests.real_engines.handover.site import Site
 from loadtests.real_engines.report import Check
 
@@ -45,7 +45,7 @@ def _during_prefill(site: Site) -> Check:
 
 def _between_the_legs(site: Site) -> Check:
     before = site.prefill.read(), site.decode.read()
-    told = released(site.url)
+    before_it = told(site.url)
     decode_leg = site.decode.tap.expect(hold=True)
     leaver = _leaver(site, _USUAL)
     _wait(decode_leg.seen, "the decode leg")
@@ -53,8 +53,8 @@ def _between_the_legs(site: Site) -> Check:
     leaver.leave()
     _wait(decode_leg.closed, "the end of the decode leg")
     prefill, decode, settled = _settle(site, before)
-    now = released(site.url)
-    counted = (now.released - told.released, now.orphaned - told.orphaned)
+    now = told(site.url)
+    counted = (now.released - before_it.released, now.orphaned - before_it.orphaned)
     passed = settled is not None and counted == (1, 0) and not decode.fetched
     what = f"between the legs ({held:.1%} of the prefill engine's cache held; released)"
     return _check(passed, what, prefill, decode, settled)

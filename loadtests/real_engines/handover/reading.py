@@ -81,24 +81,31 @@ def read(url: str) -> Reading:
     return msgspec.convert(values, Reading, strict=False)
 
 
-class Released(msgspec.Struct, frozen=True):
-    """Of a gateway: prompts that a prefill engine was told to let go of, and those of which it
-    could not be told."""
+class Told(msgspec.Struct, frozen=True):
+    """By a gateway, since its start.
+
+    Attributes:
+        released: prompts that a prefill engine was told to let go of.
+        orphaned: those of which it could not be told.
+        cached: prompt tokens that no engine had to compute.
+    """
 
     released: int
     orphaned: int
+    cached: int
 
 
-def released(url: str) -> Released:
+def told(url: str) -> Told:
     """Of the gateway at `url`.
 
     Raises:
         httpx.HTTPError: it does not answer.
     """
     totals = _totals(url)
-    return Released(
+    return Told(
         int(totals["prefixgate_pd_released_total", ""]),
         int(totals["prefixgate_pd_orphaned_total", ""]),
+        int(totals["prefixgate_reported_cached_tokens_total", ""]),
     )
 
 
