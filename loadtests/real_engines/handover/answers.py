@@ -35,12 +35,12 @@ def _one(site: Site, path: str, count: int, *, stream: bool) -> Check:
         and (not stream or got.chunks > 1)
         and (prefill.computed, decode.computed, decode.fetched) == (got.prompt, 0, got.prompt)
     )
-    how = f"in {got.chunks} pieces, " if stream else ""
+    how = f", streamed in {got.chunks}" if stream else ""
     return Check(
         passed,
-        f"{path}: {got.placement}; {got.prompt:,} prompt tokens: {prefill.computed:,} computed by"
-        f" the prefill engine, {decode.fetched:,} fetched and {decode.computed:,} computed by the"
-        f" decode engine; {how}{'the same' if _same(got, alone) else 'another'} text as alone",
+        f"{path}{how}: {got.placement}; of {got.prompt:,} tokens prefill computed"
+        f" {prefill.computed:,}, decode fetched {decode.fetched:,}, computed {decode.computed:,},"
+        f" tells {got.cached:,} cached; {'same' if _same(got, alone) else 'another'} text as alone",
     )
 
 

@@ -46,10 +46,9 @@ def _handed_over(site: Site, got: Reply, counted: int, prefill: Reading, decode:
     )
     return Check(
         passed,
-        f"a longer turn: {got.placement}; expected {got.matched:,} cached at the prefill engine,"
-        f" which found {prefill.cached:,} of {got.prompt:,}; the decode engine found"
-        f" {decode.cached:,} and fetched only the other {decode.fetched:,}; the gateway"
-        f" counts {counted:,} as cached",
+        f"much longer turn: {got.placement}; prefill found {prefill.cached:,} of {got.prompt:,}"
+        f" (expected {got.matched:,}), decode had {decode.cached:,} and fetched {decode.fetched:,};"
+        f" counted as cached: {counted:,}",
     )
 
 
@@ -63,6 +62,6 @@ def _kept(site: Site, got: Reply, counted: int, prefill: Reading, decode: Readin
     )
     return Check(
         passed,
-        f"a short one: {got.placement}; expected {got.matched:,} cached at the decode engine,"
-        f" which found {decode.cached:,} of {got.prompt:,}; the gateway counts {counted:,}",
+        f"little longer turn: {got.placement}; decode found {decode.cached:,} of {got.prompt:,}"
+        f" (expected {got.matched:,}); counted as cached: {counted:,}",
     )
