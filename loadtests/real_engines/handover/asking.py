@@ -56,7 +56,7 @@ def body(path: str, model: str, text: str, **more: Any) -> Json:
     asked: Json = {"prompt": text}
     if path == CHAT:
         asked = {"messages": [{"role": "user", "content": text}]}
-    return {"model": model, "max_tokens": 24, "temperature": 0.0, **asked, **more}
+    return {"model": model, "max_tokens": 100, "temperature": 0.0, **asked, **more}
 
 
 def ask(url: str, path: str, asked: Json, *, stream: bool = False) -> Reply:
