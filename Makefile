@@ -48,10 +48,13 @@ bench-hop: install
 	$(BIN)/python -m loadtests.hop $(if $(PEERS),--peers $(PEERS)) $(ARGS)
 
 # Real vLLM on CPU, Linux only: make test-engines ENGINES=DIR (4 GB, installed there when it is not).
+# First unified engines, then a prefill and a decode engine. Its output goes into the page with
+# HANDOVER="--page docs/disaggregation.md".
 ENGINES ?= .engines
 test-engines: install
 	loadtests/real_engines/setup $(ENGINES)
 	$(BIN)/python -m loadtests.real_engines $(ENGINES) $(ARGS)
+	$(BIN)/python -m loadtests.real_engines.handover $(ENGINES) $(HANDOVER)
 
 # The live gateway against virtual time, a few minutes. With Mooncake's conversation trace beside:
 # make agreement TRACES=DIR

@@ -101,6 +101,11 @@ class Service:
             self._signal(signal.SIGKILL)
             self.process.wait()
 
+    def kill(self) -> None:
+        """End its whole group at once, without a word."""
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+
     def _signal(self, number: signal.Signals) -> None:
         try:
             os.killpg(self.process.pid, number)
@@ -164,6 +169,11 @@ class Processes:
         """Stop one before the others."""
         self._services.remove(service)
         service.stop()
+
+    def kill(self, service: Service) -> None:
+        """End one as a crash would."""
+        self._services.remove(service)
+        service.kill()
 
     def check(self) -> None:
         """

@@ -82,7 +82,10 @@ def test_what_was_done_is_told(pools: Pools, gateway: GatewayProcess, tmp_path: 
     ids = {gateway.backend_id(url) for url in urls}
     assert answer.header("x-prefixgate-prefill-backend") in ids
     metrics = gateway.settles_idle()
-    # To the decode engine everything was cached; what no engine had to compute is the 16.
+    # What no engine had to compute is the 16. The decode engine has it from the prefill engine's
+    # parameters, when they come unchanged, and tells the client the same.
+    usage = answer.stream.payloads[-1]["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 16
     name = "prefixgate_reported_cached_tokens_total"
     gateway.settles(lambda now: now.total(name) == before.total(name) + 16)
     assert metrics.total("prefixgate_pd_requests_total", placement="remote", reason="worth") > 0

@@ -252,7 +252,10 @@ class PdEngine(FakeBackend):
         finally:
             kv.readers -= 1
         kv.end(Fate.READ)
-        return replace(how, prompt_tokens=kv.tokens, cached_tokens=kv.tokens)
+        cached = kv.tokens
+        if isinstance(kv.params, dict):
+            cached = kv.params.get("remote_prefill_cached_tokens", cached)
+        return replace(how, prompt_tokens=kv.tokens, cached_tokens=cached)
 
     def _abort(self, request: Recorded) -> None:
         """As SGLang's: whatever has a `rid` that begins like this one."""

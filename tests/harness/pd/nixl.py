@@ -84,6 +84,8 @@ class NixlPull(VllmConnector):
             "remote_blocks_expiry_time": None,
             "remote_registration_generation": 1,
             "transfer_mode": "pull",
+            # Seen of vLLM 0.32: the decode engine tells its client this number, not its own.
+            "remote_prefill_cached_tokens": how.cached_tokens,
         }
         leg.kv = engine.kv.hold(name, leg.prompt, leg.tokens, given)
         answer["kv_transfer_params"] = given

@@ -67,12 +67,14 @@ def test_by_the_book(pools: Pools, route: Route) -> None:
 
 def test_a_stream(pools: Pools) -> None:
     options = {"include_usage": True}
+    pools.prefills[0].behave(cached_tokens=3)
     first, second = handover(pools, extra={"stream": True, "stream_options": options}).run()
     stream = sse.read(second.content)
     assert stream.text == TEXT
     assert pools.complaints == []
     usage = stream.payloads[-1]["usage"]
-    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"]
+    told = 3 if pools.protocol == "nixl_pull" else usage["prompt_tokens"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == told
     assert ("event-stream" in first.headers["content-type"]) == (pools.protocol == "sglang")
 
 

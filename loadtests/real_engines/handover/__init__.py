@@ -1,0 +1,1 @@
+"""Two real vLLM engines, of which one prefills for the other, behind the gateway."""
