@@ -209,7 +209,7 @@ class Gateway:
             clock=clock,
         )
         least = settings.disagg.min_uncached_tokens
-        placing = Placing(
+        self.placing = Placing(
             fleet=self.fleet,
             pairs=self.pairs,
             prefills=self.prefills,
@@ -224,7 +224,7 @@ class Gateway:
             fleet=self.fleet,
             prefills=self.prefills,
             pairs=self.pairs,
-            placing=placing,
+            placing=self.placing,
             legs=PrefillLegs(
                 fleet=self.fleet,
                 upstreams=self.upstreams,
@@ -243,7 +243,7 @@ class Gateway:
         )
         self.attempts = Attempts(
             admission=admission,
-            placing=placing,
+            placing=self.placing,
             handovers=self.handovers,
             verdicts=verdicts,
             metrics=self.metrics,

@@ -6,9 +6,16 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from gateway.admin.views import CandidateView, DecisionView, Explanation, MatchView
+from gateway.admin.views import (
+    CandidateView,
+    DecisionView,
+    Explanation,
+    HandoverView,
+    MatchView,
+)
 from gateway.config import ConfigError
 from gateway.http.dialects.registry import dialect_for
 from gateway.http.errors import RequestError
@@ -74,9 +81,16 @@ def explain(
     except RequestError as error:
         refusal = str(error)
     else:
+        alone = gateway.placing.would_be_alone(method, path, body, pool)
         request = gateway.facts.appraise(facts, pool)
+        request = msgspec.structs.replace(request, alone=alone is not None)
         deadline = request.deadline - request.now
         candidates, decision = _considered(gateway, pool, request, owner)
+        if decision is not None:
+            foreseen = gateway.placing.foresee(request, pool, decision.backend, alone)
+            decision = msgspec.structs.replace(
+                decision, handover=None if foreseen is None else HandoverView(*foreseen)
+            )
         if decision is None:
             refusal = FULL
     return Explanation(

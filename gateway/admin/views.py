@@ -243,6 +243,16 @@ class CandidateView(View, frozen=True):
     terms: dict[str, float]
 
 
+class HandoverView(View, frozen=True):
+    """Which engine would compute the prompt, and which one generate."""
+
+    prefill_backend: str
+    decode_backend: str
+    """The same one where nothing is handed over."""
+    reason: str
+    """As in the header x-prefixgate-handover."""
+
+
 class DecisionView(View, frozen=True):
     backend: str
     reason: Reason
@@ -250,6 +260,8 @@ class DecisionView(View, frozen=True):
     """The same in words."""
     waits: bool
     """It would be held here, and looked at again when the backend can take more."""
+    handover: HandoverView | None = None
+    """Null where no prefill engine serves the model."""
 
 
 class Explanation(View, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -20,6 +21,7 @@ from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.telemetry.metrics import Metrics
 from gateway.types import Clock, Role
+from policies.base import RouteRequest
 from policies.cost import prefill_seconds
 
 
@@ -51,6 +53,17 @@ class Share:
     def elsewhere(self, lease: Lease) -> None:
         lease.reprice(0, 0.0)
         lease.prefill_due = inf  # as long as the other engine is at it
+
+
+class Foreseen(NamedTuple):
+    """Attributes:
+    prefill, decode: ids of the engines; the same without a handover.
+    why: one of `Why`, `Fallback` or `Refusal`.
+    """
+
+    prefill: str
+    decode: str
+    why: str
 
 
 class Placing:
@@ -97,7 +110,8 @@ class Placing:
         prefills = self._prefills.get(pool.model)
         if not prefills or self._joint() is None:
             return
-        why = self._why_alone(context, prefills)
+        scope = context.scope
+        why = self._why_alone(scope["method"], scope["path"], context.body, prefills)
         if why is None:
             return
         self._leave_alone(context)
@@ -169,11 +183,10 @@ class Placing:
         return None
 
     def _why_alone(
-        self, context: RequestContext, prefills: Sequence[BackendLoad]
+        self, method: str, path: str, body: bytes, prefills: Sequence[BackendLoad]
     ) -> Why | Refusal | None:
         """Why no handover carries a request; None where one does."""
-        scope = context.scope
-        route = route_of(scope["method"], scope["path"])
+        route = route_of(method, path)
         if route is None:
             return Why.ROUTE
         spoken = {
@@ -181,7 +194,7 @@ class Placing:
             for load in prefills
             if (connector := self._pairs.speaks(self._fleet.get(load.id))) is not None
         }
-        refusals = [connector.refuses(context.body, route) for connector in spoken.values()]
+        refusals = [connector.refuses(body, route) for connector in spoken.values()]
         return refusals[0] if refusals and None not in refusals else None
 
     def could_begin(
@@ -215,6 +228,49 @@ class Placing:
         matched = request.match.tokens.get(decode, 0.0)
         seconds = prefill_seconds(self._loads[decode], request.prompt_tokens, matched)
         return Share(uncached_tokens(request, decode), seconds)
+
+    # what would be done, for people
+
+    def would_be_alone(
+        self, method: str, path: str, body: bytes, pool: Pool
+    ) -> Why | Refusal | None:
+        """Why no handover would carry a request; None where one would, or none is ever made."""
+        prefills = self._prefills.get(pool.model)
+        return self._why_alone(method, path, body, prefills) if prefills else None
+
+    def foresee(
+        self, request: RouteRequest, pool: Pool, chosen: str, alone: Why | Refusal | None
+    ) -> Foreseen | None:
+        """How the backend that a policy has chosen would be used; None where no prefill engine is.
+
+        Args:
+            alone: why no handover carries the request.
+        """
+        prefills, joint = self._prefills.get(pool.model), self._joint()
+        if prefills is None:
+            return None
+        role = self._fleet.get(chosen).role
+        if joint is not None:
+            placement = joint.pair(request, self._loads[chosen])
+            if placement.is_remote:
+                return Foreseen(placement.prefill, placement.decode, Why.WORTH)
+            local = Why.HOSTED if role is Role.PREFILL else Why.SOONER
+            return Foreseen(chosen, chosen, alone or local)
+        if role is not Role.DECODE or alone is not None:
+            return Foreseen(chosen, chosen, alone or Why.SOONER)
+        target = self._fleet.get(chosen)
+        roomy = [
+            load
+            for load in prefills
+            if self._has_room(load)
+            and self._pairs.connector(self._fleet.get(load.id), target) is not None
+        ]
+        if self.serves_alone(chosen):
+            weighed = self._decide(request, self._loads[chosen], roomy)
+        else:
+            weighed = Placement(soonest(request, roomy) if roomy else None, Why.NEEDED)
+        prefill = chosen if weighed.prefill is None else weighed.prefill.id
+        return Foreseen(prefill, chosen, weighed.why)
 
     # where the decode engine was chosen first, and when a prefill leg has failed
 

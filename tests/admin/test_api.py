@@ -249,6 +249,7 @@ def test_explain(control: FakeControl, client: Client) -> None:
         "reason": "prefix",
         "why": "it is warm",
         "waits": False,
+        "handover": None,
     }
     assert found["match"] == {"blocks": {control.first: 4}, "tokens": {control.first: 100.5}}
     assert "geheim" not in answer.text

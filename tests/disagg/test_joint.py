@@ -81,6 +81,29 @@ def test_a_long_prompt_is_handed_over_where_it_would_stall_streams_and_a_short_o
     assert pools.held == 0
 
 
+def explained(gateway: GatewayProcess, body: dict[str, Any]) -> dict[str, str]:
+    told = gateway.admin("POST", "/explain", {"path": PATH, "body": body})
+    handover: dict[str, str] = told["decision"]["handover"]
+    return handover
+
+
+def test_it_can_be_asked_what_would_be_handed_over(gateway: GatewayProcess, pools: Pools) -> None:
+    prefill = gateway.backend_id(pools.prefills[0].url)
+    decodes = {gateway.backend_id(engine.url) for engine in pools.decodes}
+    long = CHAT.stream([text("asked", 160_000)])
+    with streams(gateway, pools, 6):
+        remote = explained(gateway, long)
+        carried = explained(gateway, long | {"n": 2})
+        local = explained(gateway, chat("asked"))
+    assert (remote["prefill_backend"], remote["reason"]) == (prefill, "worth")
+    assert remote["decode_backend"] in decodes
+    for told, reason in ((carried, "several_answers"), (local, "sooner")):
+        assert told["reason"] == reason
+        assert told["prefill_backend"] == told["decode_backend"]
+    assert local["decode_backend"] in decodes
+    assert sum(len(engine.legs) for engine in pools.prefills) == 0
+
+
 def test_what_no_handover_carries_goes_to_one_engine(gateway: GatewayProcess, pools: Pools) -> None:
     """The control is the same prompt with one answer."""
     with streams(gateway, pools, 6):
