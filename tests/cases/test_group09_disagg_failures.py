@@ -129,7 +129,9 @@ def test_d08_a_client_that_leaves_while_the_decode_engine_is_dialled(
         waits = protocol == "sglang"  # for the decode engine, before it answers
         prefill.wait(lambda: any(leg.kv if waits else leg.over for leg in prefill.legs))
         client.close()
-        gw.settles(lambda now: pools.held == 0 or now.total("prefixgate_pd_orphaned_total") == 1)
+        # What cannot be told to it within some seconds counts as not released.
+        counted = "prefixgate_pd_orphaned_total"
+        gw.settles(lambda now: pools.held == 0 or now.total(counted) == 1, 15.0)
         gw.settles_idle()
 
 
