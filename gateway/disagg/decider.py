@@ -57,7 +57,7 @@ class Prices:
     eta: float = 0.0
     spoil: float = 4.0
     omega: float = 0.3
-    missed: float = 20.0
+    missed: float = 0.0
     blocking: Mapping[str, Slacks] = field(default_factory=dict)
 
 
@@ -180,8 +180,8 @@ def computing(request: RouteRequest, candidate: Candidate, prices: Prices) -> Co
     # As if the engine were as fast as usual: else the fast ones would draw all new work.
     usual = candidate.prefill_rate / candidate.usual_rate
     queue = candidate.queue_seconds(request)
-    slacks = prices.blocking.get(candidate.id, NOBODY)
-    blocked = made_late(slacks, queue + own) - made_late(slacks, queue)
+    spare = patience_seconds(candidate, request.prompt_tokens) - own
+    blocked = made_late(prices.blocking.get(candidate.id, NOBODY), own, queue, spare)
     return Computing(
         queue,
         own,

@@ -11,7 +11,7 @@ and others that mostly get short ones, which cannot.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp
+from math import exp, inf
 
 from policies.congestion import WINDOW
 
@@ -29,12 +29,19 @@ Slacks = tuple[tuple[float, float], ...]
 NOBODY: Slacks = ((0.0, 0.0),) * _GROUPS
 
 
-def made_late(slacks: Slacks, seconds: float) -> float:
-    """Requests that a prefill which takes so long makes late, as an expectation."""
+def made_late(slacks: Slacks, seconds: float, queue: float = 0.0, spare: float = inf) -> float:
+    """Requests that a prompt makes late which is not done with yet, as an expectation.
+
+    Args:
+        seconds: of its prefill.
+        queue: seconds of prefill that go before it. Those who come and can spare less than it can
+            go before it too, and wait for it only once it runs; the others wait for both.
+        spare: seconds that the prompt itself can wait.
+    """
     late = 0.0
-    for rate, spare in slacks:
-        if seconds * rate > spare:
-            late += seconds * rate - spare
+    for rate, spares in slacks:
+        before = queue * rate if spares > spare * rate else 0.0
+        late += max(0.0, before + seconds * rate - spares) - max(0.0, before - spares)
     return late
 
 

@@ -28,6 +28,8 @@ from policies.cost import step_seconds
 from policies.placed import Placed
 from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
 
+MISSED = 20.0
+"""Seconds that it is worth when a first token comes in time, or a stream keeps to its pace."""
 FRESH = 0.25
 """Seconds for which a look at who comes where is good."""
 OWN_SHARE = 0.5
@@ -98,6 +100,14 @@ class HandoverPlacing(PrefixAffinity):
         terms = [placement.terms for placement in placements]
         return [each.total for each in terms], [each.queue + each.decode for each in terms]
 
+    def spoil(self, candidates: Sequence[Candidate]) -> float:
+        """As much as a first token in time, where prompts can be computed apart from streams: one
+        that would spoil some is held, and late itself."""
+        spoil = super().spoil(candidates)
+        if not spoil or not any(self.computes_for_others(each.id) for each in candidates):
+            return spoil
+        return max(spoil, MISSED)
+
     def pair(
         self, request: RouteRequest, chosen: Candidate, tried: Collection[str] = ()
     ) -> Placement:
@@ -116,7 +126,7 @@ class HandoverPlacing(PrefixAffinity):
     ) -> list[dict[str, float]]:
         """The terms of each candidate's best placement, at the price of the last choice."""
         prices = self.prices(request, candidates, self._price)
-        prices = replace(prices, spoil=self.weights.spoil)
+        prices = replace(prices, spoil=self.spoil(candidates))
         sites = self._sites(request, prices)
         placements = [self._placement(request, each, sites, prices) for each in candidates]
         matched = request.match.tokens
@@ -142,6 +152,7 @@ class HandoverPlacing(PrefixAffinity):
             eta=weights.eta,
             spoil=0.0,  # `choose` adds it where it can matter
             omega=weights.omega,
+            missed=MISSED,
             blocking=self._blocking(candidates, request.now),
         )
 

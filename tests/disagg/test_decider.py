@@ -25,6 +25,7 @@ def verdict(
     **prices: Any,
 ) -> Verdict:
     network = network or links()
+    prices = {"missed": 20.0} | prices
     return decide(asked, decode, prefill, decode, network.seconds, Prices(**prices))
 
 

@@ -21,6 +21,15 @@ def test_a_prefill_makes_late_who_comes_while_the_rest_of_it_is_more_than_they_c
     assert made_late(NOBODY, 100.0) == 0.0
 
 
+def test_a_queue_is_waited_for_by_those_who_cannot_go_before_it() -> None:
+    long = filled().at("long", 600.0)
+    assert made_late(long, 10.0, queue=15.0, spare=8.0) == pytest.approx(5.0, rel=0.05)
+    assert made_late(long, 10.0, queue=15.0, spare=30.0) == 0.0, "they go first"
+    assert made_late(long, 10.0, queue=90.0, spare=8.0) == pytest.approx(10.0, rel=0.05), (
+        "those who are late in any case do not count"
+    )
+
+
 def test_engines_are_mixed_by_their_weights() -> None:
     impatience = filled()
     of = [impatience.at(id, 600.0) for id in ("short", "long")]
