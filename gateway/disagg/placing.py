@@ -28,8 +28,11 @@ from policies.cost import step_seconds
 from policies.placed import Placed
 from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
 
-MISSED = 20.0
-"""Seconds that it is worth when a first token comes in time, or a stream keeps to its pace."""
+MISSED = 10.0
+"""Seconds that a first token is worth which comes in time. With half of it middling prompts are in
+the way of short ones, with twice as much the long ones are left to too few engines."""
+SPOILT = 20.0
+"""Seconds that a stream is worth which keeps to its pace: it has cost its decode too."""
 FRESH = 0.25
 """Seconds for which a look at who comes where is good."""
 OWN_SHARE = 0.5
@@ -101,12 +104,12 @@ class HandoverPlacing(PrefixAffinity):
         return [each.total for each in terms], [each.queue + each.decode for each in terms]
 
     def spoil(self, candidates: Sequence[Candidate]) -> float:
-        """As much as a first token in time, where prompts can be computed apart from streams: one
-        that would spoil some is held, and late itself."""
+        """More where prompts can be computed apart from streams: one that would spoil some is held,
+        and late itself."""
         spoil = super().spoil(candidates)
         if not spoil or not any(self.computes_for_others(each.id) for each in candidates):
             return spoil
-        return max(spoil, MISSED)
+        return max(spoil, SPOILT)
 
     def pair(
         self, request: RouteRequest, chosen: Candidate, tried: Collection[str] = ()
