@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 import msgspec
 
@@ -30,6 +31,8 @@ MARGIN_SECONDS = 10e-3
 PATIENCE_SECONDS = 2.0
 PATIENCE_FACTOR = 3.0
 """Times its prefill alone on an idle engine: how long a request can wait for its first token."""
+ELSEWHERE = 0.5
+"""Of those who would be late behind a prompt, the share that cannot go elsewhere instead."""
 NO_ROOM_SECONDS = 2.0
 """What it costs to wait for memory at a decode engine that has none left."""
 LOOKED_AT = 8
@@ -49,7 +52,8 @@ class Prices:
         eta: of a second of prefill for each stream beside it.
         spoil: seconds that a stream is worth which a prefill would make miss its pace.
         omega: weight of decode: the request's own, and what it slows others' down by.
-        missed: seconds that a first token is worth which comes in time.
+        missed: seconds that a first token is worth which comes in time, the request's own or that
+            of those who come after it.
         blocking: who comes to an engine, by its id, and could be made late; see `Impatience`.
     """
 
@@ -69,6 +73,7 @@ class Terms(msgspec.Struct, frozen=True):
         prefill: the request's own, among the streams that run there.
         price: what that prefill costs later arrivals and the streams beside it.
         blocking: what it costs those who come meanwhile.
+        late: what its own first token is worth, as far as it is likely to be late.
         streams: those that it would make miss their pace.
         transfer: from the end of the prefill to when its KV cache is there.
         landing: prefill at the decode engine that the last step waits for.
@@ -81,6 +86,7 @@ class Terms(msgspec.Struct, frozen=True):
     prefill: float
     price: float
     blocking: float
+    late: float
     streams: float
     transfer: float
     landing: float
@@ -96,7 +102,7 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def total(self) -> float:
         for_others = self.price + self.blocking + self.streams
-        return self.ttft + for_others + self.decode + self.memory + self.hosting
+        return self.ttft + self.late + for_others + self.decode + self.memory + self.hosting
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -162,7 +168,11 @@ def decide(
 
 
 class Computing(msgspec.Struct, frozen=True):
-    """What a prompt's prefill at an engine costs, as in `Terms`."""
+    """What a prompt's prefill at an engine costs, as in `Terms`.
+
+    Attributes:
+        spare: seconds that the request can wait there and still have its first token in time.
+    """
 
     queue: float
     prefill: float
@@ -170,6 +180,7 @@ class Computing(msgspec.Struct, frozen=True):
     blocking: float
     streams: float
     memory: float
+    spare: float
 
 
 def computing(request: RouteRequest, candidate: Candidate, prices: Prices) -> Computing:
@@ -186,10 +197,17 @@ def computing(request: RouteRequest, candidate: Candidate, prices: Prices) -> Co
         queue,
         own,
         work * prices.theta * usual + own * prices.eta * candidate.decoding,
-        prices.missed * blocked,
+        ELSEWHERE * prices.missed * blocked,
         prices.spoil and prices.spoil * candidate.spoilt_streams(request.now, own),
         memory_seconds(candidate, request),
+        spare,
     )
+
+
+def _late(here: Computing, wait: float, prices: Prices) -> float:
+    """Waits are known as means only: one is longer than what can be spared as if they were
+    exponential."""
+    return prices.missed * exp(-max(0.0, here.spare) / wait) if wait > 0.0 else 0.0
 
 
 def patience_seconds(candidate: Candidate, prompt_tokens: float) -> float:
@@ -217,6 +235,7 @@ def local_placement(
         prefill=here.prefill,
         price=here.price,
         blocking=here.blocking,
+        late=_late(here, here.queue, prices),
         streams=here.streams,
         transfer=0.0,
         landing=0.0,
@@ -307,6 +326,7 @@ def remote_placement(
         prefill=here.prefill,
         price=here.price,
         blocking=here.blocking,
+        late=_late(here, here.queue + moving + best.landing, prices),
         streams=here.streams,
         transfer=moving,
         landing=best.landing,

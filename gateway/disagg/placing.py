@@ -28,11 +28,8 @@ from policies.cost import step_seconds
 from policies.placed import Placed
 from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
 
-MISSED = 10.0
-"""Seconds that a first token is worth which comes in time. With half of it middling prompts are in
-the way of short ones, with twice as much the long ones are left to too few engines."""
-SPOILT = 20.0
-"""Seconds that a stream is worth which keeps to its pace: it has cost its decode too."""
+MISSED = 20.0
+"""Seconds that it is worth when a first token comes in time, or a stream keeps to its pace."""
 FRESH = 0.25
 """Seconds for which a look at who comes where is good."""
 OWN_SHARE = 0.5
@@ -64,6 +61,9 @@ class HandoverPlacing(PrefixAffinity):
       `Impatience`). Without it a long prompt is as welcome at an engine to which short ones keep
       coming as at one that has only long ones in line, and separate pools are no better than mixed
       ones
+    - late: the same for the request itself, by how long its wait is against what it can spare. It
+      is what keeps a long prompt from a line of its like in which it would be late, while others
+      can bear it
     - hosting: an answer at a prefill engine is stalled by the prompts that come there after it
 
     The congestion price is of the prefill's work alone: beside many streams it takes longer, but
@@ -104,12 +104,12 @@ class HandoverPlacing(PrefixAffinity):
         return [each.total for each in terms], [each.queue + each.decode for each in terms]
 
     def spoil(self, candidates: Sequence[Candidate]) -> float:
-        """More where prompts can be computed apart from streams: one that would spoil some is held,
-        and late itself."""
+        """As much as a first token in time, where prompts can be computed apart from streams: one
+        that would spoil some is held, and late itself."""
         spoil = super().spoil(candidates)
         if not spoil or not any(self.computes_for_others(each.id) for each in candidates):
             return spoil
-        return max(spoil, SPOILT)
+        return max(spoil, MISSED)
 
     def pair(
         self, request: RouteRequest, chosen: Candidate, tried: Collection[str] = ()

@@ -125,6 +125,19 @@ def test_terms_add_up() -> None:
         assert terms.total == pytest.approx(sum(parts))
 
 
+def test_a_long_prompt_leaves_a_line_in_which_it_would_be_late() -> None:
+    """The control counts seconds alone: there it stays, rather than to make others late."""
+    asked, hurried = request(tokens=20_000), {"d": ((0.8, 0.8 * 1.8),)}
+    queue, decode = [View("p", pending_tokens=55_000)], [View("d")]
+    assert chosen(asked, queue, decode, blocking=hurried, missed=20.0) == ("d", "d")
+    found = verdict(asked, queue, decode, blocking=hurried, missed=20.0)
+    assert found.local is not None
+    assert found.remote is not None
+    assert found.local.terms.late == 0.0 < found.remote.terms.late < 20.0
+    without = found.remote.terms.total - found.remote.terms.late
+    assert without < found.local.terms.total
+
+
 def test_work_has_its_price_and_not_the_time_that_streams_take_of_it() -> None:
     asked = request(tokens=8000)
     alone, beside = View("d"), View("d", decoding=30, context_tokens=300_000)
