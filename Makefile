@@ -74,8 +74,8 @@ replay-ablations: install
 	$(BIN)/python -m loadtests.suite.ablation $(ABLATION) --page docs/ablations.md \
 		$(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
-# Handovers between prefill and decode engines against none. With Mooncake's traces in full, which is
-# more than a day of CPU: make replay-disagg TRACES=DIR. A part of it, at a minute per row:
+# Handovers between prefill and decode engines against none and against fixed rules, two hours of CPU:
+# make replay-disagg TRACES=DIR ARGS="--jobs 2". The whole of it, more than a day: ARGS=--full. A part:
 # make replay-disagg TRACES=DIR ARGS="--trace conversation --seconds 600 --gbps 100 --ratio 3"
 replay-disagg: install
 	$(BIN)/python -m loadtests.disagg $(if $(TRACES),--traces $(TRACES)) $(ARGS)

@@ -217,7 +217,7 @@ class PrefixAffinity:
     ) -> None:
         """Add what streams the prefill would spoil, where that can matter: to look at streams
         takes longer than all other terms, and those that cost more without it are out anyway."""
-        worth = self._params.spoil
+        worth = self.spoil(candidates)
         if not worth or not any(map(_DECODING, candidates)):
             return
         lowest = inf
@@ -228,6 +228,10 @@ class PrefixAffinity:
             own = _own_prefill(request, candidate)
             costs[place] += worth * candidate.spoilt_streams(request.now, own)
             lowest = min(lowest, costs[place])
+
+    def spoil(self, candidates: Sequence[Candidate]) -> float:
+        """Seconds that a stream is worth which a prefill would make miss its pace."""
+        return self._params.spoil
 
     def costs(
         self,

@@ -11,15 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 import msgspec
 
+from gateway.disagg.impatience import NOBODY, Slacks, made_late
 from policies.base import Candidate, RouteRequest
-from policies.cost import decode_seconds, memory_seconds, prefill_seconds
+from policies.cost import (
+    beside_streams,
+    cold_seconds,
+    decode_seconds,
+    memory_seconds,
+    prefill_seconds,
+)
 
 MARGIN_SHARE = 0.05
 MARGIN_SECONDS = 10e-3
 """By how much a handover must be cheaper, whichever is more: it is one more thing to go wrong."""
+PATIENCE_SECONDS = 2.0
+PATIENCE_FACTOR = 3.0
+"""Times its prefill alone on an idle engine: how long a request can wait for its first token."""
+ELSEWHERE = 0.5
+"""Of those who would be late behind a prompt, the share that cannot go elsewhere instead."""
 NO_ROOM_SECONDS = 2.0
 """What it costs to wait for memory at a decode engine that has none left."""
 LOOKED_AT = 8
@@ -39,15 +52,17 @@ class Prices:
         eta: of a second of prefill for each stream beside it.
         spoil: seconds that a stream is worth which a prefill would make miss its pace.
         omega: weight of decode: the request's own, and what it slows others' down by.
-        blocking: seconds that it costs those who come to an engine meanwhile, by its id, per
-            squared second of prefill; see `Impatience`.
+        missed: seconds that a first token is worth which comes in time, the request's own or that
+            of those who come after it.
+        blocking: who comes to an engine, by its id, and could be made late; see `Impatience`.
     """
 
     theta: float = 0.0
     eta: float = 0.0
     spoil: float = 4.0
     omega: float = 0.3
-    blocking: Mapping[str, float] = field(default_factory=dict)
+    missed: float = 0.0
+    blocking: Mapping[str, Slacks] = field(default_factory=dict)
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -58,6 +73,7 @@ class Terms(msgspec.Struct, frozen=True):
         prefill: the request's own, among the streams that run there.
         price: what that prefill costs later arrivals and the streams beside it.
         blocking: what it costs those who come meanwhile.
+        late: what its own first token is worth, as far as it is likely to be late.
         streams: those that it would make miss their pace.
         transfer: from the end of the prefill to when its KV cache is there.
         landing: prefill at the decode engine that the last step waits for.
@@ -70,6 +86,7 @@ class Terms(msgspec.Struct, frozen=True):
     prefill: float
     price: float
     blocking: float
+    late: float
     streams: float
     transfer: float
     landing: float
@@ -85,7 +102,7 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def total(self) -> float:
         for_others = self.price + self.blocking + self.streams
-        return self.ttft + for_others + self.decode + self.memory + self.hosting
+        return self.ttft + self.late + for_others + self.decode + self.memory + self.hosting
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -150,19 +167,81 @@ def decide(
     return Verdict(local, remote)
 
 
-def local_placement(request: RouteRequest, candidate: Candidate, prices: Prices) -> Placement:
-    """One engine does all of it."""
-    own, price, blocking, streams = _computing(request, candidate, prices)
+class Computing(msgspec.Struct, frozen=True):
+    """What a prompt's prefill at an engine costs, as in `Terms`.
+
+    Attributes:
+        spare: seconds that the request can wait there and still have its first token in time.
+    """
+
+    queue: float
+    prefill: float
+    price: float
+    blocking: float
+    streams: float
+    memory: float
+    spare: float
+
+
+def computing(request: RouteRequest, candidate: Candidate, prices: Prices) -> Computing:
+    matched = request.match.tokens.get(candidate.id, 0.0)
+    own = prefill_seconds(candidate, request.prompt_tokens, matched)
+    # The steps beside it take time, but would be made without it too.
+    work = own - max(0.0, request.prompt_tokens - matched) * beside_streams(candidate)
+    # As if the engine were as fast as usual: else the fast ones would draw all new work.
+    usual = candidate.prefill_rate / candidate.usual_rate
+    queue = candidate.queue_seconds(request)
+    spare = patience_seconds(candidate, request.prompt_tokens) - own
+    blocked = made_late(prices.blocking.get(candidate.id, NOBODY), own, queue, spare)
+    return Computing(
+        queue,
+        own,
+        work * prices.theta * usual + own * prices.eta * candidate.decoding,
+        ELSEWHERE * prices.missed * blocked,
+        prices.spoil and prices.spoil * candidate.spoilt_streams(request.now, own),
+        memory_seconds(candidate, request),
+        spare,
+    )
+
+
+def _late(here: Computing, wait: float, prices: Prices) -> float:
+    """Waits are known as means only: one is longer than what can be spared as if they were
+    exponential."""
+    return prices.missed * exp(-max(0.0, here.spare) / wait) if wait > 0.0 else 0.0
+
+
+def patience_seconds(candidate: Candidate, prompt_tokens: float) -> float:
+    """From a request's arrival to when its first token is due."""
+    return max(PATIENCE_SECONDS, PATIENCE_FACTOR * cold_seconds(candidate, prompt_tokens))
+
+
+def local_placement(
+    request: RouteRequest,
+    candidate: Candidate,
+    prices: Prices,
+    here: Computing | None = None,
+    hosting: float = 0.0,
+) -> Placement:
+    """One engine does all of it.
+
+    Args:
+        here: `computing` there, where it is known already.
+        hosting: as in `Terms`.
+    """
+    if here is None:
+        here = computing(request, candidate, prices)
     terms = Terms(
-        queue=candidate.queue_seconds(request),
-        prefill=own,
-        price=price,
-        blocking=blocking,
-        streams=streams,
+        queue=here.queue,
+        prefill=here.prefill,
+        price=here.price,
+        blocking=here.blocking,
+        late=_late(here, here.queue, prices),
+        streams=here.streams,
         transfer=0.0,
         landing=0.0,
         decode=_decode(request, candidate, prices),
-        memory=memory_seconds(candidate, request),
+        memory=here.memory,
+        hosting=hosting,
     )
     return Placement(candidate.id, candidate.id, terms)
 
@@ -209,6 +288,7 @@ def landing_sites(
     if len(sites) > LOOKED_AT:
         sites.sort(key=lambda site: site.total + transfer("", site.id, site.lacking, 0.0))
         del sites[LOOKED_AT:]
+    sites.sort(key=_site_cost)
     return sites
 
 
@@ -218,29 +298,40 @@ def remote_placement(
     sites: Sequence[LandingSite],
     transfer: TransferSeconds,
     prices: Prices,
+    here: Computing | None = None,
 ) -> Placement | None:
-    """One engine computes the prompt, the best other one generates; None without another."""
-    own, price, blocking, streams = _computing(request, prefill, prices)
+    """One engine computes the prompt, the best other one generates; None without another.
+
+    Args:
+        sites: the cheapest first.
+        here: `computing` at the prefill engine, where it is known already.
+    """
+    if here is None:
+        here = computing(request, prefill, prices)
     best: LandingSite | None = None
     moving = cost = 0.0
     for site in sites:
+        total = site.total
+        if best is not None and total >= cost:
+            break  # the way there takes no less than no time
         if site.id == prefill.id:
             continue
-        seconds = transfer(prefill.id, site.id, site.lacking, own)
-        if best is None or seconds + site.total < cost:
-            best, moving, cost = site, seconds, seconds + site.total
+        seconds = transfer(prefill.id, site.id, site.lacking, here.prefill)
+        if best is None or seconds + total < cost:
+            best, moving, cost = site, seconds, seconds + total
     if best is None:
         return None
     terms = Terms(
-        queue=prefill.queue_seconds(request),
-        prefill=own,
-        price=price,
-        blocking=blocking,
-        streams=streams,
+        queue=here.queue,
+        prefill=here.prefill,
+        price=here.price,
+        blocking=here.blocking,
+        late=_late(here, here.queue + moving + best.landing, prices),
+        streams=here.streams,
         transfer=moving,
         landing=best.landing,
         decode=best.decode,
-        memory=best.memory + memory_seconds(prefill, request),
+        memory=best.memory + here.memory,
     )
     return Placement(prefill.id, best.id, terms)
 
@@ -250,24 +341,13 @@ def pays(remote: float, local: float) -> bool:
     return remote + max(MARGIN_SHARE * remote, MARGIN_SECONDS) < local
 
 
-def _computing(
-    request: RouteRequest, candidate: Candidate, prices: Prices
-) -> tuple[float, float, float, float]:
-    """A prompt's prefill at an engine, and what it costs others: later arrivals, those who come
-    meanwhile, streams."""
-    matched = request.match.tokens.get(candidate.id, 0.0)
-    own = prefill_seconds(candidate, request.prompt_tokens, matched)
-    # As if the engine were as fast as usual: else the fast ones would draw all new work.
-    usual = candidate.prefill_rate / candidate.usual_rate
-    price = own * (prices.theta * usual + prices.eta * candidate.decoding)
-    blocking = own * own * prices.blocking.get(candidate.id, 0.0)
-    streams = prices.spoil and prices.spoil * candidate.spoilt_streams(request.now, own)
-    return own, price, blocking, streams
-
-
 def _decode(request: RouteRequest, candidate: Candidate, prices: Prices) -> float:
     return prices.omega * decode_seconds(candidate, request.output_tokens, request.prompt_tokens)
 
 
 def _cost(placement: Placement) -> float:
     return placement.terms.total
+
+
+def _site_cost(site: LandingSite) -> float:
+    return site.total

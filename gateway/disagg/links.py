@@ -41,10 +41,17 @@ class Bandwidth:
 
 
 class _Transfer:
-    __slots__ = ("ahead", "began", "decode", "during", "prefill", "size")
+    __slots__ = ("ahead", "began", "busy", "decode", "during", "prefill", "size")
 
     def __init__(
-        self, prefill: str, decode: str, size: float, began: float, ahead: float, during: float
+        self,
+        prefill: str,
+        decode: str,
+        size: float,
+        began: float,
+        ahead: float,
+        during: float,
+        busy: bool,
     ) -> None:
         self.prefill = prefill
         self.decode = decode
@@ -52,6 +59,7 @@ class _Transfer:
         self.began = began
         self.ahead = ahead
         self.during = during
+        self.busy = busy
 
 
 class Links:
@@ -60,6 +68,10 @@ class Links:
     It sees when a prefill ends and when the decode engine's first token comes; what lies between
     is the transfer and a step. Each engine's own card is measured, both directions apart, and leans
     on all others' until enough was seen.
+
+    A decode engine that prefills too lets what has come wait for the end of that. Such a gap says
+    only that the network is no slower, and counts only where that is news: taken for the transfer,
+    seconds of prefill would make a fast network look a hundred times slower than it is.
 
     Args:
         shape: of the KV cache, or its bytes per token where that is all there is to it.
@@ -129,20 +141,29 @@ class Links:
         tokens: float,
         now: float,
         during: float = 0.0,
+        *,
+        busy: bool = False,
     ) -> None:
-        """A prefill has ended, and what the decode engine lacks is on its way."""
+        """A prefill has ended, and what the decode engine lacks is on its way.
+
+        Args:
+            busy: the decode engine has prefills of its own to do.
+        """
         size = self.shape.bytes(tokens)
         ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
         spent = during if self.layer_wise else 0.0
-        self._under_way[key] = _Transfer(prefill, decode, size, now, ahead, spent)
+        self._under_way[key] = _Transfer(prefill, decode, size, now, ahead, spent, busy)
         self._sending[prefill] = self._sending.get(prefill, 0.0) + size
         self._receiving[decode] = self._receiving.get(decode, 0.0) + size
 
-    def ended(self, key: Hashable, now: float, step: float = 0.0) -> float | None:
+    def ended(
+        self, key: Hashable, now: float, step: float = 0.0, *, busy: bool = False
+    ) -> float | None:
         """The decode engine's first token has come.
 
         Args:
             step: seconds of that token itself.
+            busy: the decode engine has prefills of its own to do.
 
         Returns:
             Seconds that the transfer took, None when it is not known.
@@ -155,6 +176,9 @@ class Links:
         if transfer.size > 0.0:
             seconds = max(1e-6, gap + transfer.during - SETUP_SECONDS)
             size = transfer.size + transfer.ahead
+            waited = busy or transfer.busy
+            if waited and size <= seconds * self.bandwidth(transfer.decode):
+                return gap
             self._all.add(size, seconds)
             self._into.setdefault(transfer.decode, Bandwidth()).add(size, seconds)
         return gap

@@ -12,25 +12,26 @@ from gateway.disagg.decider import (
     Placement,
     Prices,
     TransferSeconds,
+    computing,
     landing_sites,
     local_placement,
+    patience_seconds,
     pays,
     remote_placement,
 )
 from gateway.disagg.engines import Engines
-from gateway.disagg.impatience import Impatience
+from gateway.disagg.impatience import Impatience, Slacks, mixed
 from gateway.types import Role
 from policies.base import Candidate, RouteRequest
 from policies.congestion import WINDOW, DecayedSums
-from policies.cost import cold_seconds, step_seconds
+from policies.cost import step_seconds
 from policies.placed import Placed
 from policies.prefix_affinity import PrefixAffinity, PrefixAffinityParams
 
-BLOCKING = 2.0
-"""Weight of what a prefill costs those who come to the engine meanwhile."""
-PATIENCE_SECONDS = 2.0
-PATIENCE_FACTOR = 3.0
-"""Times its prefill alone on an idle engine: how long a request can wait."""
+MISSED = 20.0
+"""Seconds that it is worth when a first token comes in time, or a stream keeps to its pace."""
+FRESH = 0.25
+"""Seconds for which a look at who comes where is good."""
 OWN_SHARE = 0.5
 """Of an engine's impatience, what is its own and not that of all engines of its role: enough of it
 for an engine that serves whole requests to be spared the long prompts, whatever its role."""
@@ -56,10 +57,17 @@ class HandoverPlacing(PrefixAffinity):
 
     To the terms of `prefix_affinity` come the transfer and these:
 
-    - blocking: what a long prefill costs those who come to the engine meanwhile (see `Impatience`).
-      Without it a long prompt is as welcome at an engine to which short ones keep coming as at one
-      that has only long ones in line, and separate pools are no better than mixed ones
+    - blocking: who is made late by a long prefill, of those who come to the engine meanwhile (see
+      `Impatience`). Without it a long prompt is as welcome at an engine to which short ones keep
+      coming as at one that has only long ones in line, and separate pools are no better than mixed
+      ones
+    - late: the same for the request itself, by how long its wait is against what it can spare. It
+      is what keeps a long prompt from a line of its like in which it would be late, while others
+      can bear it
     - hosting: an answer at a prefill engine is stalled by the prompts that come there after it
+
+    The congestion price is of the prefill's work alone: beside many streams it takes longer, but
+    their steps would be made without it too.
 
     Roles are where this begins: with too many prefill engines some come to serve whole requests,
     and are spared the long ones; with too few, long prompts that would wait too long for them are
@@ -76,6 +84,8 @@ class HandoverPlacing(PrefixAffinity):
         self._impatience = Impatience()
         self._prefilled = DecayedSums()
         self._price = 0.0
+        self._slacks: dict[str, Slacks] = {}
+        self._looked = -FRESH
 
     def costs(
         self,
@@ -86,12 +96,20 @@ class HandoverPlacing(PrefixAffinity):
     ) -> tuple[list[float], list[float]]:
         if not any(self.computes_for_others(each.id) for each in candidates):
             return super().costs(request, candidates, queues, theta)
-        _, company = super().costs(request, candidates, queues, 0.0)
         self._price = theta
         prices = self.prices(request, candidates, theta)
         sites = self._sites(request, prices)
         placements = [self._placement(request, each, sites, prices) for each in candidates]
-        return [placement.terms.total for placement in placements], company
+        terms = [placement.terms for placement in placements]
+        return [each.total for each in terms], [each.queue + each.decode for each in terms]
+
+    def spoil(self, candidates: Sequence[Candidate]) -> float:
+        """As much as a first token in time, where prompts can be computed apart from streams: one
+        that would spoil some is held, and late itself."""
+        spoil = super().spoil(candidates)
+        if not spoil or not any(self.computes_for_others(each.id) for each in candidates):
+            return spoil
+        return max(spoil, MISSED)
 
     def pair(
         self, request: RouteRequest, chosen: Candidate, tried: Collection[str] = ()
@@ -111,7 +129,7 @@ class HandoverPlacing(PrefixAffinity):
     ) -> list[dict[str, float]]:
         """The terms of each candidate's best placement, at the price of the last choice."""
         prices = self.prices(request, candidates, self._price)
-        prices = replace(prices, spoil=self.weights.spoil)
+        prices = replace(prices, spoil=self.spoil(candidates))
         sites = self._sites(request, prices)
         placements = [self._placement(request, each, sites, prices) for each in candidates]
         matched = request.match.tokens
@@ -125,8 +143,8 @@ class HandoverPlacing(PrefixAffinity):
     def learn(self, placed: Placed, candidate: Candidate, now: float) -> None:
         super().learn(placed, candidate, now)
         self._prefilled.add(candidate.id, now, placed.prefill)
-        cold = PATIENCE_FACTOR * cold_seconds(candidate, placed.prompt_tokens)
-        self._impatience.add(candidate.id, now, max(PATIENCE_SECONDS, cold))
+        patience = patience_seconds(candidate, placed.prompt_tokens)
+        self._impatience.add(candidate.id, now, patience - placed.prefill)
 
     def prices(
         self, request: RouteRequest, candidates: Sequence[Candidate], theta: float
@@ -137,22 +155,30 @@ class HandoverPlacing(PrefixAffinity):
             eta=weights.eta,
             spoil=0.0,  # `choose` adds it where it can matter
             omega=weights.omega,
+            missed=MISSED,
             blocking=self._blocking(candidates, request.now),
         )
 
     def computes_for_others(self, id: str) -> bool:
         return self.engines.role(id) is Role.PREFILL
 
-    def _blocking(self, candidates: Sequence[Candidate], now: float) -> dict[str, float]:
+    def _blocking(self, candidates: Sequence[Candidate], now: float) -> dict[str, Slacks]:
+        known = self._slacks
+        if now - self._looked < FRESH and all(each.id in known for each in candidates):
+            return known
+        self._looked = now
         of = {each.id: self._impatience.at(each.id, now) for each in candidates}
-        by_role: dict[Role, list[float]] = {}
+        by_role: dict[Role, list[Slacks]] = {}
         for id, own in of.items():
             by_role.setdefault(self.engines.role(id), []).append(own)
-        means = {role: sum(own) / len(own) for role, own in by_role.items()}
-        return {
-            id: BLOCKING * (OWN_SHARE * own + (1.0 - OWN_SHARE) * means[self.engines.role(id)])
+        means = {
+            role: mixed((1.0 / len(some), each) for each in some) for role, some in by_role.items()
+        }
+        self._slacks = {
+            id: mixed(((OWN_SHARE, own), (1.0 - OWN_SHARE, means[self.engines.role(id)])))
             for id, own in of.items()
         }
+        return self._slacks
 
     def _sites(self, request: RouteRequest, prices: Prices) -> list[LandingSite]:
         if request.alone:
@@ -171,16 +197,14 @@ class HandoverPlacing(PrefixAffinity):
         prices: Prices,
     ) -> Placement:
         """The best one in which this engine computes the prompt."""
-        local, id = local_placement(request, candidate, prices), candidate.id
+        here, id = computing(request, candidate, prices), candidate.id
         if not self.computes_for_others(id):
-            return local
+            return local_placement(request, candidate, prices, here)
         hosting = self._hosting_seconds(request, candidate)
-        local = msgspec.structs.replace(
-            local, terms=msgspec.structs.replace(local.terms, hosting=hosting)
-        )
+        local = local_placement(request, candidate, prices, here, hosting)
         sites = [site for site in sites if self.engines.paired(id, site.id)]
         transfer = self._transfer(request)
-        remote = remote_placement(request, candidate, sites, transfer, prices)
+        remote = remote_placement(request, candidate, sites, transfer, prices, here)
         if remote is None:
             return local
         return remote if not self.engines.serves_alone(id) or self.prefers(remote, local) else local

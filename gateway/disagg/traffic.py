@@ -131,6 +131,11 @@ class Traffic:
         load = self._loads.get(decode)
         return self._clock(), 0.0 if load is None else step_seconds(load)
 
+    def is_prefilling(self, id: str) -> bool:
+        """Whether an engine has prefills of its own to do."""
+        load = self._loads.get(id)
+        return load is not None and load.pending_seconds(self._clock()) > 0.0
+
     def moved(self, model: str, tokens: float, size: float | None) -> None:
         span = self._span(model)
         span.transfers += 1

@@ -55,7 +55,8 @@ class Transfer:
         if began is not None:
             if sized:
                 self._predicted = links.seconds(prefill, decode, tokens)
-            links.began(self, prefill, decode, tokens, began)
+            busy = traffic.is_prefilling(decode)
+            links.began(self, prefill, decode, tokens, began, busy=busy)
 
     def arrived(self, *, seen: bool) -> None:
         """The decode engine has begun to answer.
@@ -71,7 +72,7 @@ class Transfer:
             return
         self._over = True
         now, step = self._traffic.moment(self._decode)
-        self._links.ended(self, now, step)
+        self._links.ended(self, now, step, busy=self._traffic.is_prefilling(self._decode))
         self._traffic.moved(self._model, self._tokens, self._size)
         self._traffic.timed(
             self._model, self._tokens, max(0.0, now - self._began - step), self._predicted

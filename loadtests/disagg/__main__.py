@@ -19,6 +19,10 @@ from loadtests.suite import document
 TRACES = ("conversation", "synthetic")
 MADE = "gen:chat?rate=9&seconds=900"
 """Conversations, where no traces are given."""
+ALL_GBPS = (10.0, 25.0, 100.0, 400.0)
+QUICK_GBPS = (10.0, 100.0)
+QUICK_SECONDS = 600.0
+"""With them all is done in about two hours of CPU."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,12 +35,18 @@ def main(arguments: list[str] | None = None) -> int:
         sources = [MADE]
         if options.traces is not None:
             sources = [str(options.traces / f"{name}_trace.jsonl.gz") for name in options.trace]
+        full = options.full
+        seconds = options.seconds or (None if full else QUICK_SECONDS)
         rows = comparison.compare(
-            [comparison.cut(source.find(text)(options.seed), options.seconds) for text in sources],
-            [Wire(gbps, options.layer_wise) for gbps in options.gbps],
+            [comparison.cut(source.find(text)(options.seed), seconds) for text in sources],
+            [
+                Wire(gbps, options.layer_wise)
+                for gbps in options.gbps or (ALL_GBPS if full else QUICK_GBPS)
+            ],
             [milliseconds / 1000 for milliseconds in options.tpot],
             options.ratio,
             options.jobs,
+            exact=full,
         )
         text = report.table(rows)
         print(text)
@@ -56,8 +66,18 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--traces", type=Path, metavar="DIR", help="of Mooncake's traces")
     add("--trace", nargs="+", default=TRACES, choices=TRACES, help="which of them (default both)")
-    add("--seconds", type=float, help="only the begin of each trace")
-    add("--gbps", type=float, nargs="+", default=[10.0, 25.0, 100.0, 400.0])
+    add(
+        "--full",
+        action="store_true",
+        help="the whole traces, four networks, and a search for each way: more than a day of CPU",
+    )
+    add("--seconds", type=float, help=f"of each trace, from its begin (default {QUICK_SECONDS:g})")
+    add(
+        "--gbps",
+        type=float,
+        nargs="+",
+        help=f"(default {QUICK_GBPS[0]:g} and {QUICK_GBPS[1]:g}, with --full 10, 25, 100 and 400)",
+    )
     add("--tpot", type=float, nargs="+", default=[50.0, 100.0], metavar="MS")
     add(
         "--ratio",

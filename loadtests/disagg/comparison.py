@@ -11,25 +11,30 @@ from loadtests.replay import jobs
 from loadtests.replay.capacity import highest, holds
 from loadtests.replay.fleet import Fleet
 from loadtests.replay.metrics import Slo
-from loadtests.replay.player import Player, Scenario
+from loadtests.replay.player import Scenario
 from loadtests.replay.trace import Trace
 from loadtests.sim import profile as profiles
 
 ENGINES = 8
 KV_TOKENS = 3_072_000
 RUNNING_TOKENS = 400_000
-CHUNKS = (256, 512, 1024, 2048)
+CHUNKS = (512, 1024, 256, 2048)
 RATIOS = (2, 3, 4, 5, 6)
 THRESHOLDS = (2048, 8192, 16_384)
 """Uncached tokens. The last suits these traces and three prefill engines well: the one to beat."""
 STATIC_CHUNK = 512
 """Of decode engines under the fixed rules: it hardly matters where little is prefilled."""
-OUR_CHUNK = {0.05: 512, 0.1: 768}
-"""Of decode engines, by pace: ours prefills there what is short."""
+OUR_CHUNK = 512
+"""The same."""
 AHEAD = 1.08
 """How much more load ours is to take than the best other on conversation."""
 BEHIND = 0.98
 """What it is to take of the best other's at least, elsewhere."""
+
+
+START = 1.2
+"""Load, in times the recorded one, at which searches begin: most end not far from it."""
+STRIDE = 1.1
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,6 +42,7 @@ class Row:
     """
     Attributes:
         rate: requests per second at which 90 % are within the SLO.
+        at_most: it may be less: another way takes as much, which is all that was asked.
         remote: share of the requests on two engines, at that load.
         moved: bytes of KV cache per request.
     """
@@ -48,39 +54,73 @@ class Row:
     rate: float
     remote: float
     moved: float
+    at_most: bool = False
 
 
 @dataclass(slots=True, frozen=True)
-class Search:
-    """The highest load for one way."""
+class Contest:
+    """The highest load for each of some ways, or only for the best of them: to see that another is
+    no better takes one play, and not a search.
+
+    Attributes:
+        exact: for each.
+    """
 
     trace: Trace
     wire: Wire
     pace: float
-    way: Way
+    ways: Sequence[Way]
+    exact: bool
 
-    def __call__(self) -> Row:
-        slo, way, trace = Slo(tpot=self.pace), self.way, self.trace
-        arm, fleet = way.arm(self.pace), way.fleet(engines())
+    def __call__(self) -> list[Row]:
+        rows: list[Row] = []
+        best, start = 0.0, START
+        for way in self.ways:
+            search = _Search(self.trace, self.wire, self.pace, way)
+            if self.exact or not best:
+                load = highest(search.holds, start=start, stride=STRIDE)
+            elif search.holds(best):
+                load = highest(search.holds, {best: True}, stride=STRIDE)
+            else:
+                rows.append(search.row(best, at_most=True))
+                continue
+            rows.append(search.row(load))
+            best = max(best, load)
+            start = load or START
+        return rows
 
-        def enough(load: float) -> bool:
-            scenario = Scenario(trace, fleet, load=load)
-            return holds(scenario, arm, slo, fronts(way, self.wire, Tally()))
 
-        load = highest(enough)
-        tally = Tally()
-        if way.prefill and load:
-            scenario = Scenario(trace, fleet, load=load)
-            Player(scenario, arm, front=fronts(way, self.wire, tally)).play()
+class _Search:
+    """One way, and what it handed over at the last load that it took."""
+
+    def __init__(self, trace: Trace, wire: Wire, pace: float, way: Way) -> None:
+        self._trace = trace
+        self._wire = wire
+        self._pace = pace
+        self._way = way
+        self._tally = Tally()
+
+    def holds(self, load: float) -> bool:
+        way, tally = self._way, Tally()
+        scenario = Scenario(self._trace, way.fleet(engines()), load=load)
+        slo = Slo(tpot=self._pace)
+        held = holds(scenario, way.arm(self._pace), slo, fronts(way, self._wire, tally))
+        if held:
+            self._tally = tally
+        return held
+
+    def row(self, load: float, *, at_most: bool = False) -> Row:
+        tally, way = self._tally, self._way
         requests = tally.requests or 1
         return Row(
-            trace=trace.name,
-            wire=self.wire if way.prefill else None,
-            pace=self.pace,
+            trace=self._trace.name,
+            wire=self._wire if way.prefill else None,
+            pace=self._pace,
             way=way,
-            rate=load * trace.rate,
+            rate=load * self._trace.rate,
             remote=tally.remote / requests,
-            moved=tally.tokens * fleet.profile.memory.kv_bytes_per_token / requests,
+            moved=tally.tokens * engines().profile.memory.kv_bytes_per_token / requests,
+            at_most=at_most,
         )
 
 
@@ -94,11 +134,11 @@ def never() -> list[Way]:
     return [Way(0, chunk) for chunk in CHUNKS]
 
 
-def handing_over(pace: float, ratios: Sequence[int]) -> list[Way]:
-    """The ways that depend on the network."""
-    fixed = [Way(count, STATIC_CHUNK, rule) for rule in (0, *THRESHOLDS) for count in ratios]
-    chunk = OUR_CHUNK.get(pace, STATIC_CHUNK)
-    return [*fixed, *(Way(count, chunk) for count in ratios)]
+def fixed(count: int) -> list[Way]:
+    """Rules for so many prefill engines, the one that is hardest to beat first."""
+    joint = [Way(count, STATIC_CHUNK, least) for least in sorted(THRESHOLDS, reverse=True)]
+    apart = [Way(count, STATIC_CHUNK, least, joint=False) for least in (*THRESHOLDS, 0)]
+    return [*joint, *apart]
 
 
 def compare(
@@ -107,19 +147,30 @@ def compare(
     paces: Sequence[float],
     ratios: Sequence[int] = RATIOS,
     processes: int = 1,
+    *,
+    exact: bool = False,
 ) -> list[Row]:
-    """All ways; those that hand nothing over once for all networks."""
-    searches = [
-        Search(trace, wire, pace, way)
+    """All ways; those that hand nothing over once for all networks.
+
+    Args:
+        exact: search for the load that each way takes, and not only the best of those that never
+            hand over and of the fixed rules for each number of prefill engines.
+    """
+    contests = [
+        Contest(trace, wire, pace, ways, exact)
         for trace in traces
         for pace in paces
         for wire, ways in (
             (wires[0], never()),
-            *((wire, handing_over(pace, ratios)) for wire in wires),
+            *(
+                (wire, ways)
+                for wire in wires
+                for count in ratios
+                for ways in (fixed(count), [Way(count, OUR_CHUNK)])
+            ),
         )
-        for way in ways
     ]
-    return jobs.run(searches, processes, "searches")
+    return [row for rows in jobs.run(contests, processes, "contests") for row in rows]
 
 
 def cut(trace: Trace, seconds: float | None) -> Trace:

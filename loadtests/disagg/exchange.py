@@ -14,6 +14,7 @@ from loadtests.replay.result import Result
 from loadtests.replay.trace import TraceRequest
 from loadtests.sim.handover import Handover
 from loadtests.sim.sequence import Request
+from policies.cost import step_seconds
 
 if TYPE_CHECKING:
     from loadtests.disagg.gateway import RoleGateway
@@ -92,6 +93,7 @@ class RoleExchange(Exchange):
             self._lacking,
             now,
             lease.prefill_seconds,
+            busy=gateway.load(self._lease.backend_id).pending_seconds(now) > 0.0,
         )
 
     def on_first_token(self, now: float) -> None:
@@ -103,7 +105,9 @@ class RoleExchange(Exchange):
         self._result.first = now
         if self._second_booking is not None:
             gateway.index.confirm(self._second_booking)
-        gateway.links.ended(self, now, gateway.load(lease.backend_id).step_seconds)
+        load = gateway.load(lease.backend_id)
+        busy = load.pending_seconds(now) > 0.0
+        gateway.links.ended(self, now, step_seconds(load), busy=busy)
         gateway.tally.moved(handover)
         self._prefill_lease.release()
         lease.first_token()

@@ -24,10 +24,7 @@ def table(rows: Sequence[Row]) -> str:
             way = row.way
             engines = f"{way.prefill}:{8 - way.prefill}" if way.prefill else "all mixed"
             rule = way.name if way.prefill else "never"
-            lines.append(
-                f"| {rule} | {engines} | {way.chunk} | {row.rate:.2f} | {row.remote:.0%}"
-                f" | {row.moved / 1e6:.0f} |"
-            )
+            lines.append(f"| {rule} | {engines} | {way.chunk} | {_figures(row)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -56,6 +53,12 @@ def missed(rows: Sequence[Row]) -> list[str]:
                     f" engines a fixed rule takes {max(same):.2f} requests/s, ours {row.rate:.2f}"
                 )
     return lines
+
+
+def _figures(row: Row) -> str:
+    if row.at_most:
+        return f"< {row.rate:.2f} | |"
+    return f"{row.rate:.2f} | {row.remote:.0%} | {row.moved / 1e6:.0f}"
 
 
 def _is_ours(row: Row) -> bool:

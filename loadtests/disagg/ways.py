@@ -11,7 +11,7 @@ from gateway.disagg.engines import Engines
 from gateway.disagg.placing import HandoverPlacing
 from loadtests.disagg.fleet import RoleFleet, ratio
 from loadtests.disagg.gateway import RoleGateway
-from loadtests.disagg.rules import FixedThreshold
+from loadtests.disagg.rules import DecodeFirst, FixedThreshold
 from loadtests.disagg.tally import Tally
 from loadtests.replay import arm
 from loadtests.replay.arm import Arm
@@ -33,11 +33,14 @@ class Way:
         prefill: how many of the engines are prefill engines; 0 for none, and no handovers.
         chunk: token budget of a step of the others.
         threshold: tokens from which on there is a handover, 0 for always; None where it pays.
+        joint: both engines are chosen together, by the same costs as ours are; otherwise the
+            decode engine first, as other gateways do.
     """
 
     prefill: int
     chunk: int
     threshold: int | None = None
+    joint: bool = True
 
     @property
     def name(self) -> str:
@@ -45,12 +48,12 @@ class Way:
             return f"never, chunk {self.chunk}"
         match self.threshold:
             case None:
-                rule = "ours"
+                return "ours"
             case 0:
                 rule = "always"
             case tokens:
                 rule = f"from {tokens:,} on"
-        return rule
+        return f"{rule}, {'placed as ours' if self.joint else 'decode engine first'}"
 
     def fleet(self, engines: Fleet) -> RoleFleet:
         roles = ratio(self.prefill, len(engines.speeds))
@@ -69,7 +72,8 @@ class Way:
             return PrefixAffinity(params)
         if self.threshold is None:
             return HandoverPlacing(params, engines)
-        return FixedThreshold(params, engines, self.threshold)
+        rule = FixedThreshold if self.joint else DecodeFirst
+        return rule(params, engines, self.threshold)
 
 
 @dataclass(slots=True, frozen=True)

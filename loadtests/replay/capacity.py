@@ -23,27 +23,35 @@ _LEAST, _MOST = 1 / 64, 64.0
 _NOTHING: Mapping[float, bool] = MappingProxyType({})
 
 
-def highest(holds: Callable[[float], bool], known: Mapping[float, bool] = _NOTHING) -> float:
+def highest(
+    holds: Callable[[float], bool],
+    known: Mapping[float, bool] = _NOTHING,
+    *,
+    start: float = 1.0,
+    stride: float = _STRIDE,
+) -> float:
     """The highest load that holds, to 1 %: 0 when none does, infinity when all do.
 
     Args:
         holds: whether a load does; from some load on none must.
         known: the same for some loads, in place of asking.
+        start: where to begin when nothing is known.
+        stride: ratio of the loads that are tried from there.
     """
     # Chance may have a load hold above one that does not: the lowest that fails decides.
     high = min((load for load, held in known.items() if not held), default=inf)
     low = max((load for load, held in known.items() if held and load < high), default=0.0)
     if not known:
-        low, high = (1.0, inf) if holds(1.0) else (0.0, 1.0)
+        low, high = (start, inf) if holds(start) else (0.0, start)
     while high == inf:
-        if not holds(load := low * _STRIDE):
+        if not holds(load := low * stride):
             high = load
         elif load > _MOST:
             return inf
         else:
             low = load
     while low == 0.0:
-        if holds(load := high / _STRIDE):
+        if holds(load := high / stride):
             low = load
         elif load < _LEAST:
             return 0.0
@@ -67,16 +75,23 @@ def holds(
     """Whether at least `TARGET` of the measured requests are within the SLO.
 
     Which are measured follows from their arrivals in open loop, in both modes. A run ends as soon
-    as so many have missed, or wait and are late already, that the others no longer matter.
+    as so many have missed, or wait and are late already, that the others no longer matter; in open
+    loop also as soon as enough are within.
     """
     begin = warm_up(scenario.span)
     counted = sum(request.arrival / scenario.load >= begin for request in scenario.trace.requests)
     allowed = counted * (1 - TARGET)
-    missed = 0
+    missed = met = 0
 
     def ended(result: Result) -> None:
-        nonlocal missed
-        missed += result.arrival >= begin and not slo.met(result)
+        nonlocal missed, met
+        if result.arrival >= begin:
+            within = slo.met(result)
+            met += within
+            missed += not within
+
+    def enough() -> bool:
+        return scenario.mode is Mode.OPEN and met >= counted - allowed
 
     player = Player(scenario, arm, ended, front)
 
@@ -93,5 +108,5 @@ def holds(
             if begin <= result.arrival < now
         )
 
-    player.play(wanted=lambda now: missed + late(now) <= allowed)
-    return missed + late(inf) <= allowed
+    player.play(wanted=lambda now: not enough() and missed + late(now) <= allowed)
+    return enough() or missed + late(inf) <= allowed

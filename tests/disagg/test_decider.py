@@ -25,6 +25,7 @@ def verdict(
     **prices: Any,
 ) -> Verdict:
     network = network or links()
+    prices = {"missed": 20.0} | prices
     return decide(asked, decode, prefill, decode, network.seconds, Prices(**prices))
 
 
@@ -42,7 +43,7 @@ def test_a_short_rest_is_computed_where_the_prefix_is() -> None:
 
 def test_a_long_prompt_goes_to_a_prefill_engine_when_those_who_come_would_wait() -> None:
     asked = request(tokens=30_000)
-    hurried = {"d": 0.3}
+    hurried = {"d": ((0.5, 0.5 * 2.0),)}
     assert chosen(asked, [View("p")], [View("d")]) == ("d", "d")
     assert chosen(asked, [View("p")], [View("d")], blocking=hurried) == ("p", "d")
 
@@ -114,7 +115,7 @@ def test_an_engine_is_not_paired_with_itself() -> None:
 def test_terms_add_up() -> None:
     asked = request(tokens=30_000, output=200)
     decode = [View("d", decoding=9, in_flight=9, context_tokens=490_000, spoilt=1.0)]
-    prices = {"theta": 2.0, "eta": 0.1, "blocking": {"d": 0.1, "p": 0.05}}
+    prices = {"theta": 2.0, "eta": 0.1, "blocking": {"d": ((0.1, 0.1),), "p": ((0.2, 0.9),)}}
     found = verdict(asked, [View("p", pending_tokens=900)], decode, **prices)
     for placement in (found.local, found.remote):
         assert placement is not None
@@ -122,6 +123,27 @@ def test_terms_add_up() -> None:
         parts = [getattr(terms, name) for name in terms.__struct_fields__]
         assert all(part >= 0.0 for part in parts)
         assert terms.total == pytest.approx(sum(parts))
+
+
+def test_a_long_prompt_leaves_a_line_in_which_it_would_be_late() -> None:
+    """The control counts seconds alone: there it stays, rather than to make others late."""
+    asked, hurried = request(tokens=20_000), {"d": ((0.8, 0.8 * 1.8),)}
+    queue, decode = [View("p", pending_tokens=55_000)], [View("d")]
+    assert chosen(asked, queue, decode, blocking=hurried, missed=20.0) == ("d", "d")
+    found = verdict(asked, queue, decode, blocking=hurried, missed=20.0)
+    assert found.local is not None
+    assert found.remote is not None
+    assert found.local.terms.late == 0.0 < found.remote.terms.late < 20.0
+    without = found.remote.terms.total - found.remote.terms.late
+    assert without < found.local.terms.total
+
+
+def test_work_has_its_price_and_not_the_time_that_streams_take_of_it() -> None:
+    asked = request(tokens=8000)
+    alone, beside = View("d"), View("d", decoding=30, context_tokens=300_000)
+    prices = [verdict(asked, [], [each], theta=2.0).local.terms for each in (alone, beside)]
+    assert prices[0].prefill < prices[1].prefill
+    assert prices[0].price == pytest.approx(prices[1].price)
 
 
 def test_of_many_decode_engines_the_best_are_looked_at() -> None:

@@ -60,3 +60,27 @@ def test_what_ends_twice_or_was_never_begun_is_ignored() -> None:
     assert links.ended("one", 9.0) is None
     links.dropped("never")
     assert links.moved == 1e9
+
+
+def test_a_decode_engine_that_prefills_does_not_make_the_network_look_slow() -> None:
+    links = Links(1.0)
+    for turn in range(40):
+        links.began(turn, "p", "d", 1e9, 4.0 * turn)
+        links.ended(turn, 4.0 * turn + 0.1 + SETUP_SECONDS)
+    before = links.bandwidth("d")
+    for turn in range(40, 60):
+        links.began(turn, "p", "d", 1e9, 4.0 * turn, busy=turn % 2 == 0)
+        links.ended(turn, 4.0 * turn + 3.0, busy=turn % 2 == 1)
+    assert links.bandwidth("d") == before
+    assert links.moved == pytest.approx(60e9)
+    links.began("idle", "p", "d", 1e9, 300.0)
+    links.ended("idle", 303.0)
+    assert links.bandwidth("d") < before
+
+
+def test_a_gap_that_is_shorter_than_expected_counts_in_any_case() -> None:
+    links = Links(1.0)
+    for turn in range(60):
+        links.began(turn, "p", "d", 1e9, 4.0 * turn, busy=True)
+        links.ended(turn, 4.0 * turn + 0.1 + SETUP_SECONDS)
+    assert links.bandwidth("d") > 2 * PRIOR_BANDWIDTH

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.disagg.decider import Placement
 from gateway.disagg.links import Links
-from gateway.disagg.placing import HOSTED_LEAST, HandoverPlacing
+from gateway.disagg.placing import HOSTED_LEAST, MISSED, HandoverPlacing
 from gateway.types import Decision, Role
 from policies.base import Candidate, RouteRequest
 from policies.prefix_affinity import PrefixAffinityParams
@@ -194,3 +194,13 @@ def test_what_replicas_have_sent_counts_as_what_was_sent_from_here() -> None:
     terms = [policy.paired_with(asked, View("p"), []).terms for policy in (here, there)]
     assert terms[0].hosting == terms[1].hosting > HOSTED_LEAST + 3.0
     assert terms[0].blocking == terms[1].blocking
+
+
+def test_a_stream_is_worth_more_where_prompts_can_be_computed_elsewhere() -> None:
+    policy, asked = placing(), request(tokens=4000)
+    alone = [View("d1", decoding=1, spoilt=1.0), View("d2")]
+    terms = policy.explain(asked, [View("p"), *alone])
+    assert [each["streams"] for each in terms] == [0.0, MISSED, 0.0]
+    assert policy.explain(asked, alone)[0]["streams"] == PrefixAffinityParams().spoil
+    off = Placing(PrefixAffinityParams(spoil=0.0), policy.engines)
+    assert off.explain(asked, [View("p"), *alone])[1]["streams"] == 0.0

@@ -149,6 +149,26 @@ def test_a_transfer_teaches_the_network_and_is_held_against_what_was_expected(
     assert stage.metrics.transfers_observed.count == stage.metrics.transfers_predicted.count == 1
 
 
+@pytest.mark.parametrize("at_begin", [True, False])
+def test_what_waits_for_a_decode_engines_own_prefills_says_nothing_of_the_network(
+    stage: Stage, at_begin: bool
+) -> None:
+    links = stage.networks.of("m")
+    assert links is not None
+    before, load, lease = links.bandwidth(stage.d), stage.loads[stage.d], object()
+    if at_begin:
+        load.take(lease, load.prefill, 9000, 9000, 3.0, stage.now)
+    transfer = stage.traffic.transfer(stage.p, stage.d, "m", 1e6, stage.now)
+    stage.now += 4.0
+    if at_begin:
+        load.finish_prefill(lease, load.prefill, 9000, stage.now, done=True)
+    else:
+        load.take(lease, load.prefill, 9000, 9000, 3.0, stage.now)
+    transfer.arrived(seen=True)
+    assert stage.traffic.seen("m").observed.count == 1
+    assert links.bandwidth(stage.d) == before
+
+
 @pytest.mark.parametrize(("began", "seen"), [(None, True), (50.0, False)], ids=["begin", "end"])
 def test_a_transfer_of_which_an_end_is_not_seen_is_counted_and_not_timed(
     stage: Stage, began: float | None, seen: bool

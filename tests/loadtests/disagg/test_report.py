@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loadtests.disagg import report
@@ -44,5 +46,10 @@ def test_the_table_has_each_way_once_for_each_network() -> None:
     text = report.table(rows("synthetic", 4.0, 3.5, 4.1))
     assert "synthetic, 100 ms per token, 100 Gbit/s" in text
     assert "| never | all mixed | 512 | 4.00 | 25% | 200 |" in text
-    assert "| from 2,048 on | 3:5 | 512 | 3.50 | 25% | 200 |" in text
+    assert "| from 2,048 on, placed as ours | 3:5 | 512 | 3.50 | 25% | 200 |" in text
     assert "| ours | 3:5 | 768 | 4.10 | 25% | 200 |" in text
+
+
+def test_what_is_only_known_to_be_no_better_is_shown_as_such() -> None:
+    bounded = [replace(row, at_most=True) for row in rows("synthetic", 4.0, 3.5, 4.1)]
+    assert "| from 2,048 on, placed as ours | 3:5 | 512 | < 3.50 | | |" in report.table(bounded)
