@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
 from gateway.disagg.bootstrap import Bootstraps
+from gateway.disagg.engines import transfers
 from gateway.disagg.fleet_engines import FleetEngines
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
@@ -214,7 +216,9 @@ class Gateway:
             pairs=self.pairs,
             prefills=self.prefills,
             loads=self.loads,
-            decide=by_cost(self.engines.links) if least is None else by_threshold(least),
+            decide=by_cost(partial(transfers, self.engines))
+            if least is None
+            else by_threshold(least),
             joint=lambda: self.joint,
             metrics=self.metrics,
             max_requests=lambda: self.pools.scheduling.prefill.max_requests,

@@ -131,6 +131,8 @@ class Connector(Protocol):
     name: ClassVar[ConnectorName]
     concurrent: ClassVar[bool]
     """Both legs are sent at once: the prefill leg's answer has nothing for the decode leg."""
+    overlaps: ClassVar[bool]
+    """What is computed of a prompt is sent while the rest is not done."""
     holds: ClassVar[bool]
     """A prefill engine keeps a prompt's cache reserved until the decode engine has fetched it, or
     a time is over."""

@@ -9,12 +9,13 @@ The terms are those of `policies.cost`, so "how busy" means the same with and wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
 import msgspec
 
+from gateway.disagg.engines import TransferSeconds
 from gateway.disagg.impatience import NOBODY, Slacks, made_late
 from policies.base import Candidate, RouteRequest
 from policies.cost import (
@@ -38,9 +39,6 @@ NO_ROOM_SECONDS = 2.0
 LOOKED_AT = 8
 """Decode engines that each prefill engine is paired with, at most: the best without regard to the
 way between the two."""
-
-TransferSeconds = Callable[[str, str, float, float], float]
-"""`Links.seconds`: of prefill engine, decode engine, tokens and seconds of prefill."""
 
 
 @dataclass(slots=True, frozen=True)

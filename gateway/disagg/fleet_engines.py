@@ -41,6 +41,10 @@ class FleetEngines:
         fleet = self._fleet
         return self._pairs.connector(fleet.get(prefill), fleet.get(decode)) is not None
 
+    def overlaps(self, decode: str) -> bool:
+        connector = self._pairs.speaks(self._fleet.get(decode))
+        return connector is not None and connector.overlaps
+
     def landings(self, request: RouteRequest) -> list[BackendLoad]:
         pool = self._pools.get(request.model)
         if pool is None:

@@ -75,7 +75,6 @@ class Links:
 
     Args:
         shape: of the KV cache, or its bytes per token where that is all there is to it.
-        layer_wise: the connector sends each layer as soon as it is computed.
         fixed: bytes per second where they are known; nothing is learnt then.
         prior: bytes per second that are assumed before anything was seen; may be changed.
     """
@@ -84,12 +83,10 @@ class Links:
         self,
         shape: KvShape | float,
         *,
-        layer_wise: bool = False,
         fixed: float | None = None,
         prior: float = PRIOR_BANDWIDTH,
     ) -> None:
         self.shape = shape if isinstance(shape, KvShape) else KvShape(per_token=shape)
-        self.layer_wise = layer_wise
         self.prior = prior
         self._fixed = fixed
         self._all = Bandwidth()
@@ -122,13 +119,14 @@ class Links:
 
         Args:
             tokens: that the decode engine lacks.
-            during: seconds of the prefill itself, in which a layer-wise transfer proceeds.
+            during: seconds of the prefill in which what is computed is sent already; 0 for
+                connectors that wait for its end.
         """
         if tokens <= 0.0:
             return 0.0
         bandwidth = self.bandwidth(decode)
         own = self.shape.bytes(tokens) / bandwidth
-        if self.layer_wise:
+        if during > 0.0:
             own = max(own / LAYERS, own - during)
         ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
         return SETUP_SECONDS + ahead / bandwidth + own
@@ -147,12 +145,12 @@ class Links:
         """A prefill has ended, and what the decode engine lacks is on its way.
 
         Args:
+            during: as for `seconds`.
             busy: the decode engine has prefills of its own to do.
         """
         size = self.shape.bytes(tokens)
         ahead = max(self._sending.get(prefill, 0.0), self._receiving.get(decode, 0.0))
-        spent = during if self.layer_wise else 0.0
-        self._under_way[key] = _Transfer(prefill, decode, size, now, ahead, spent, busy)
+        self._under_way[key] = _Transfer(prefill, decode, size, now, ahead, during, busy)
         self._sending[prefill] = self._sending.get(prefill, 0.0) + size
         self._receiving[decode] = self._receiving.get(decode, 0.0) + size
 

@@ -24,6 +24,7 @@ cap is kept for the decode engine."""
 class Mooncake(Vllm):
     name: ClassVar[ConnectorName] = ConnectorName.MOONCAKE
     concurrent: ClassVar[bool] = True
+    overlaps: ClassVar[bool] = False
 
     def mismatch(self, prefill: Side, decode: Side) -> str | None:
         if not prefill.engine_id and len(prefill.engine_ids) < prefill.dp_size:

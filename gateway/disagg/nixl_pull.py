@@ -50,6 +50,7 @@ _decode_params = msgspec.json.Decoder(_Params).decode
 class NixlPull(Vllm):
     name: ClassVar[ConnectorName] = ConnectorName.NIXL_PULL
     concurrent: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
     lease: ClassVar[float | None] = 0.75 * _LEASE
     """The decode engine renews it every sixth of it, the first time one sixth after it has the
     request; and it began before the answer was here."""

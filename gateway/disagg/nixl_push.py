@@ -17,6 +17,7 @@ SIDE_CHANNEL_PORT = 5600
 class NixlPush(Vllm):
     name: ClassVar[ConnectorName] = ConnectorName.NIXL_PUSH
     concurrent: ClassVar[bool] = True
+    overlaps: ClassVar[bool] = False
 
     def mismatch(self, prefill: Side, decode: Side) -> str | None:
         if not prefill.engine_id:

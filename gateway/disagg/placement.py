@@ -17,7 +17,7 @@ from gateway.disagg.decider import (
     pays,
     remote_placement,
 )
-from gateway.disagg.links import Links
+from gateway.disagg.engines import TransferSeconds
 from gateway.disagg.route import Route
 from gateway.scheduling.cached import uncached_tokens
 from gateway.scheduling.lease import Lease
@@ -114,11 +114,11 @@ def by_threshold(least: int) -> Decide:
     return decide
 
 
-def by_cost(links: Callable[[str], Links]) -> Decide:
+def by_cost(transfers: Callable[[str], TransferSeconds]) -> Decide:
     """Remote where that is expected to be cheaper, in seconds.
 
     Args:
-        links: the network, by model.
+        transfers: how long they take, by model.
     """
     weights = PrefixAffinityParams()
     prices = Prices(eta=weights.eta, spoil=weights.spoil, omega=weights.omega)
@@ -126,7 +126,7 @@ def by_cost(links: Callable[[str], Links]) -> Decide:
     def decide(
         request: RouteRequest, decode: BackendLoad, prefills: Sequence[BackendLoad]
     ) -> Placement:
-        transfer = links(request.model).seconds
+        transfer = transfers(request.model)
         sites = landing_sites(request, (decode,), transfer, prices)
         ways = [
             (way.terms.total, load)

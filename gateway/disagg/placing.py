@@ -11,7 +11,6 @@ from gateway.disagg.decider import (
     LandingSite,
     Placement,
     Prices,
-    TransferSeconds,
     computing,
     landing_sites,
     local_placement,
@@ -19,7 +18,7 @@ from gateway.disagg.decider import (
     pays,
     remote_placement,
 )
-from gateway.disagg.engines import Engines
+from gateway.disagg.engines import Engines, transfers
 from gateway.disagg.impatience import Impatience, Slacks, mixed
 from gateway.types import Role
 from policies.base import Candidate, RouteRequest
@@ -184,10 +183,7 @@ class HandoverPlacing(PrefixAffinity):
         if request.alone:
             return []
         landings = self.engines.landings(request)
-        return landing_sites(request, landings, self._transfer(request), prices)
-
-    def _transfer(self, request: RouteRequest) -> TransferSeconds:
-        return self.engines.links(request.model).seconds
+        return landing_sites(request, landings, transfers(self.engines, request.model), prices)
 
     def _placement(
         self,
@@ -203,7 +199,7 @@ class HandoverPlacing(PrefixAffinity):
         hosting = self._hosting_seconds(request, candidate)
         local = local_placement(request, candidate, prices, here, hosting)
         sites = [site for site in sites if self.engines.paired(id, site.id)]
-        transfer = self._transfer(request)
+        transfer = transfers(self.engines, request.model)
         remote = remote_placement(request, candidate, sites, transfer, prices, here)
         if remote is None:
             return local

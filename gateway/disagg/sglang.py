@@ -25,6 +25,7 @@ _ROOMS = 1 << 63
 class Sglang:
     name: ClassVar[ConnectorName] = ConnectorName.SGLANG
     concurrent: ClassVar[bool] = True
+    overlaps: ClassVar[bool] = True
     holds: ClassVar[bool] = True
     lease: ClassVar[float | None] = None
     alone: ClassVar[bool] = False

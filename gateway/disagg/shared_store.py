@@ -17,6 +17,7 @@ from gateway.disagg.sides import cache_mismatch
 class SharedStore:
     name: ClassVar[ConnectorName] = ConnectorName.SHARED_STORE
     concurrent: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
     holds: ClassVar[bool] = False
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False

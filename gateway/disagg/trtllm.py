@@ -47,6 +47,7 @@ _decode_params = msgspec.json.Decoder(_Params).decode
 class Trtllm:
     name: ClassVar[ConnectorName] = ConnectorName.TRTLLM
     concurrent: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
     holds: ClassVar[bool] = True
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False

@@ -16,6 +16,7 @@ class RoleEngines:
     Args:
         loads: those that there are now.
         pace: seconds per output token.
+        pushed: what is computed is sent while the prefill goes on.
     """
 
     def __init__(
@@ -24,11 +25,14 @@ class RoleEngines:
         loads: Callable[[], Sequence[BackendLoad]],
         links: Links,
         pace: float | None,
+        *,
+        pushed: bool,
     ) -> None:
         self._roles = roles
         self._loads = loads
         self._links = links
         self.pace = pace
+        self._pushed = pushed
 
     def role(self, id: str) -> Role:
         return self._roles[id]
@@ -38,6 +42,9 @@ class RoleEngines:
 
     def paired(self, prefill: str, decode: str) -> bool:
         return True
+
+    def overlaps(self, decode: str) -> bool:
+        return self._pushed
 
     def landings(self, request: RouteRequest) -> list[BackendLoad]:
         return [load for load in self._loads() if self._roles[load.id] is not Role.PREFILL]

@@ -92,7 +92,7 @@ class RoleExchange(Exchange):
             self._lease.backend_id,
             self._lacking,
             now,
-            lease.prefill_seconds,
+            lease.prefill_seconds if gateway.pushed else 0.0,
             busy=gateway.load(self._lease.backend_id).pending_seconds(now) > 0.0,
         )
 

@@ -53,20 +53,21 @@ class RoleGateway(VirtualGateway):
         tally: Tally,
     ) -> None:
         self.kv_bytes = engines[0].profile.memory.kv_bytes_per_token
-        self.links = Links(self.kv_bytes, layer_wise=pushed)
+        self.links = Links(self.kv_bytes)
         self._placing = placing(
             RoleEngines(
                 {f"engine-{place}": role for place, role in enumerate(roles)},
                 lambda: self.pool.backends,
                 self.links,
                 arm.scheduling.pace,
+                pushed=pushed,
             )
         )
         super().__init__(engines, self._placing, arm.scheduling, trace, timeline, arm.knowledge)
         self.tally = tally
         self.lengths = OutputLengths()
         self._network = network
-        self._pushed = pushed
+        self.pushed = pushed
 
     def exchange(
         self, request: TraceRequest, result: Result, ended: Callable[[], None]
@@ -93,5 +94,5 @@ class RoleGateway(VirtualGateway):
             self._timeline,
             listener,
             kv_bytes=self.kv_bytes,
-            pushed=self._pushed,
+            pushed=self.pushed,
         )

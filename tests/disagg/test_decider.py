@@ -13,8 +13,8 @@ KV_BYTES = 131_072.0
 GBPS = 1e9 / 8
 
 
-def links(gbps: float = 100.0, **facts: Any) -> Links:
-    return Links(KV_BYTES, fixed=gbps * GBPS, **facts)
+def links(gbps: float = 100.0) -> Links:
+    return Links(KV_BYTES, fixed=gbps * GBPS)
 
 
 def verdict(
@@ -26,7 +26,11 @@ def verdict(
 ) -> Verdict:
     network = network or links()
     prices = {"missed": 20.0} | prices
-    return decide(asked, decode, prefill, decode, network.seconds, Prices(**prices))
+
+    def transfer(prefill: str, decode: str, tokens: float, during: float) -> float:
+        return network.seconds(prefill, decode, tokens)
+
+    return decide(asked, decode, prefill, decode, transfer, Prices(**prices))
 
 
 def chosen(*arguments: Any, **prices: Any) -> tuple[str, str]:
@@ -77,15 +81,6 @@ def test_the_prefill_engine_that_holds_the_prefix_computes_the_rest() -> None:
     found = verdict(asked, [View("p1"), View("p2")], [View("d")]).remote
     assert found is not None
     assert found.prefill == "p2"
-
-
-def test_overlap_is_taken_off() -> None:
-    asked = request(tokens=10_000)
-    whole = verdict(asked, [View("p")], [View("d")], links(10)).remote
-    layers = verdict(asked, [View("p")], [View("d")], links(10, layer_wise=True)).remote
-    assert whole is not None
-    assert layers is not None
-    assert layers.terms.transfer < 0.1 * whole.terms.transfer
 
 
 def test_a_decode_engine_without_memory_is_avoided() -> None:

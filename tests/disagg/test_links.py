@@ -47,10 +47,10 @@ def test_transfers_that_wait_for_each_other_do_not_make_the_network_look_slow() 
 
 
 def test_layers_that_are_sent_during_the_prefill_take_no_time_of_their_own() -> None:
-    whole, layers = Links(1.0, fixed=1e9), Links(1.0, layer_wise=True, fixed=1e9)
-    assert whole.seconds("p", "d", 1e9, during=0.4) == pytest.approx(SETUP_SECONDS + 1.0)
-    assert layers.seconds("p", "d", 1e9, during=0.4) == pytest.approx(SETUP_SECONDS + 0.6)
-    assert layers.seconds("p", "d", 1e9, during=9.0) == pytest.approx(SETUP_SECONDS + 1 / LAYERS)
+    links = Links(1.0, fixed=1e9)
+    assert links.seconds("p", "d", 1e9) == pytest.approx(SETUP_SECONDS + 1.0)
+    assert links.seconds("p", "d", 1e9, during=0.4) == pytest.approx(SETUP_SECONDS + 0.6)
+    assert links.seconds("p", "d", 1e9, during=9.0) == pytest.approx(SETUP_SECONDS + 1 / LAYERS)
 
 
 def test_what_ends_twice_or_was_never_begun_is_ignored() -> None:

@@ -60,7 +60,7 @@ def test_over_a_fast_network_a_stream_is_worth_sparing(bandwidth: float, why: Wh
     )
     stream.progress = lambda: 1
     stream.first_token()
-    decide = by_cost(lambda model: Links(131_072.0, fixed=bandwidth))
+    decide = by_cost(lambda model: Links(131_072.0, fixed=bandwidth).seconds)
     placement = decide(request(20_000, 0), busy, [BackendLoad("p")])
     assert placement.why is why
     assert (placement.prefill is None) is (why is Why.SOONER)
@@ -69,7 +69,7 @@ def test_over_a_fast_network_a_stream_is_worth_sparing(bandwidth: float, why: Wh
 def test_by_cost_the_cheaper_prefill_engine_is_taken_and_an_idle_decode_engine_spared_the_way() -> (
     None
 ):
-    decide = by_cost(lambda model: Links(131_072.0, fixed=50e9))
+    decide = by_cost(lambda model: Links(131_072.0, fixed=50e9).seconds)
     asked = RouteRequest("m", prompt_tokens=20_000, match=Match({"warm": 1}, {"warm": 19_000.0}))
     cold, warm = BackendLoad("cold"), BackendLoad("warm")
     assert decide(asked, D, [cold, warm]).prefill is warm

@@ -25,6 +25,7 @@ class Engines:
         self.pace = pace
         self.views: list[View] = []
         self.needy: set[str] = set()
+        self.overlapping: set[str] = set()
         self.apart: set[tuple[str, str]] = set()
         self._roles = roles
         self._links = Links(KV_BYTES, fixed=bandwidth)
@@ -37,6 +38,9 @@ class Engines:
 
     def paired(self, prefill: str, decode: str) -> bool:
         return (prefill, decode) not in self.apart
+
+    def overlaps(self, decode: str) -> bool:
+        return decode in self.overlapping
 
     def landings(self, request: RouteRequest) -> list[View]:
         return [view for view in self.views if self._roles[view.id] is not Role.PREFILL]
@@ -204,3 +208,12 @@ def test_a_stream_is_worth_more_where_prompts_can_be_computed_elsewhere() -> Non
     assert policy.explain(asked, alone)[0]["streams"] == PrefixAffinityParams().spoil
     off = Placing(PrefixAffinityParams(spoil=0.0), policy.engines)
     assert off.explain(asked, [View("p"), *alone])[1]["streams"] == 0.0
+
+
+def test_what_is_sent_during_the_prefill_is_taken_off_the_transfer() -> None:
+    policy, asked = placing(bandwidth=1e9), request(tokens=10_000, now=300.0)
+    policy.engines.needy = {"p"}
+    whole = policy.paired_with(asked, View("p"), [View("d1")]).terms.transfer
+    policy.engines.overlapping = {"d1"}
+    assert policy.pair(asked, View("p")).terms.transfer < 0.1 * whole
+    assert policy.paired_with(asked, View("p"), [View("d2")]).terms.transfer == whole
