@@ -37,7 +37,7 @@ class Why(StrEnum):
     SHORT = "short"
     """What it lacks is not."""
     NO_PREFILL = "no_prefill"
-    """What it lacks is worth one, but no prefill engine is there to take it."""
+    """No prefill engine is there to take it."""
     ROUTE = "route"
     """Requests of this route are not handed over."""
     SOONER = "sooner"

@@ -25,6 +25,10 @@ from policies.base import RouteRequest
 from policies.cost import prefill_seconds
 
 
+_OF_AN_ENGINE = frozenset({Why.WORTH, Why.NEEDED, Why.SOONER, Why.HOSTED})
+"""Reasons that hold for one choice of engines, and not for the next one after a failure."""
+
+
 class Stranded(Exception):
     """The decode engine cannot serve the request without a handover, and there is none.
 
@@ -146,7 +150,8 @@ class Placing:
             if placement.is_remote:
                 refused = self._hand_over(context, lease, placement.decode)
                 if refused is None:
-                    record.placement, record.placement_reason = "remote", Why.WORTH
+                    record.placement = "remote"
+                    record.placement_reason = self._why_remote(placement.decode)
                     return True
                 record.placement_reason = refused
                 if not self.serves_alone(id):
@@ -156,8 +161,8 @@ class Placing:
                     raise Stranded(None if context.tries is None else context.tries.cause)
                 return False
         record.placement = "local"
-        if not record.placement_reason or record.placement_reason == Why.WORTH:
-            record.placement_reason = Why.HOSTED if prefills else Why.SOONER
+        if not record.placement_reason or record.placement_reason in _OF_AN_ENGINE:
+            record.placement_reason = self._why_local(id, pool)
         return True
 
     def _hand_over(self, context: RequestContext, lease: Lease, decode: str) -> Refusal | None:
@@ -196,6 +201,15 @@ class Placing:
         }
         refusals = [connector.refuses(body, route) for connector in spoken.values()]
         return refusals[0] if refusals and None not in refusals else None
+
+    def _why_remote(self, decode: str) -> Why:
+        return Why.WORTH if self.serves_alone(decode) else Why.NEEDED
+
+    def _why_local(self, id: str, pool: Pool) -> Why:
+        """Why an engine serves all of a request that a handover could carry."""
+        if self._fleet.get(id).role is Role.PREFILL:
+            return Why.HOSTED
+        return Why.SOONER if self._prefills.get(pool.model) else Why.NO_PREFILL
 
     def could_begin(
         self, pool: Pool, backends: Iterable[BackendLoad], tried: Collection[str]
@@ -253,9 +267,9 @@ class Placing:
         if joint is not None:
             placement = joint.pair(request, self._loads[chosen])
             if placement.is_remote:
-                return Foreseen(placement.prefill, placement.decode, Why.WORTH)
-            local = Why.HOSTED if role is Role.PREFILL else Why.SOONER
-            return Foreseen(chosen, chosen, alone or local)
+                why = self._why_remote(placement.decode)
+                return Foreseen(placement.prefill, placement.decode, why)
+            return Foreseen(chosen, chosen, alone or self._why_local(chosen, pool))
         if role is not Role.DECODE or alone is not None:
             return Foreseen(chosen, chosen, alone or Why.SOONER)
         target = self._fleet.get(chosen)
@@ -289,7 +303,10 @@ class Placing:
         """
         placement, remote = self._place(context, pool, decode, prefills)
         context.record.placement = "local" if remote is None else "remote"
-        context.record.placement_reason = placement.why
+        why = placement.why
+        if why == Why.SOONER:
+            why = self._why_local(decode, pool)
+        context.record.placement_reason = why
         return remote
 
     def _place(

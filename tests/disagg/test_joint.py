@@ -127,6 +127,29 @@ def test_a_prefill_engine_serves_all_of_a_request_where_nobody_else_can(
     assert answer.header("x-prefixgate-backend") == gateway.backend_id(pools.prefills[0].url)
 
 
+def test_it_is_told_when_no_prefill_engine_is_there(gateway: GatewayProcess, pools: Pools) -> None:
+    """Not that one engine is sooner: nobody compared."""
+    [id] = [gateway.backend_id(engine.url) for engine in pools.prefills]
+    gateway.admin("POST", f"/backends/{id}/drain")
+    answer = ask(gateway, chat("nobody"))
+    told = explained(gateway, chat("nobody"))
+    gateway.admin("POST", f"/backends/{id}/undrain")
+    assert answer.header("x-prefixgate-handover") == "local; no_prefill"
+    assert told["reason"] == "no_prefill"
+
+
+def test_the_reason_is_that_of_the_engine_that_served_it(
+    gateway: GatewayProcess, pools: Pools
+) -> None:
+    """First it was sent to a decode engine, as the sooner one."""
+    for engine in pools.decodes:
+        engine.behave(status=500)
+    answer = ask(gateway, chat("second"))
+    assert answer.status == 200
+    assert answer.header("x-prefixgate-backend") == gateway.backend_id(pools.prefills[0].url)
+    assert answer.header("x-prefixgate-handover") == "local; hosted"
+
+
 def test_the_limits_of_decode_engines_hold(tmp_path: Path) -> None:
     """Prefill engines have room for all; who generates waits for a slot, and is served."""
     limits = {"decode": {"max_requests": 2}, "gate": None}
@@ -144,6 +167,6 @@ def test_the_limits_of_decode_engines_hold(tmp_path: Path) -> None:
             go_on.set()
             answers = [each.result() for each in sent]
         assert [answer.status for answer in answers] == [200] * 16
-        assert {answer.header("x-prefixgate-handover") for answer in answers} == {"remote; worth"}
+        assert {answer.header("x-prefixgate-handover") for answer in answers} == {"remote; needed"}
         assert pools.complaints == []
         gateway.settles_idle()
