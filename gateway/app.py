@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -416,13 +417,24 @@ class Gateway:
                 log.close()
 
     def _say_protocols(self) -> None:
-        """Log how caches are handed over, where any are."""
+        """Log how caches are handed over, where any are or look as if they were."""
         for role in (Role.PREFILL, Role.DECODE):
-            backends = [backend for backend in self.fleet if backend.role is role]
-            spoken = {connector.name for each in backends if (connector := self.pairs.speaks(each))}
-            if spoken:
-                names = ", ".join(sorted(spoken))
-                logger.info("%d %s engines hand caches over by %s", len(backends), role, names)
+            spoken = Counter(
+                None if connector is None else connector.name
+                for backend in self.fleet
+                if backend.role is role
+                for connector in (self.pairs.speaks(backend),)
+            )
+            for name, count in spoken.items():
+                if name is not None:
+                    logger.info("backends with role %s that speak %s: %d", role, name, count)
+                else:
+                    logger.warning(
+                        "backends with role %s and no connector: %d. They hand nothing over;"
+                        " see disagg.connector",
+                        role,
+                        count,
+                    )
 
     async def _tick(self) -> None:
         """Everything that only time can end: overdue tickets, silent backends, idle connections."""

@@ -24,7 +24,6 @@ from gateway.types import Clock, Role
 from policies.base import RouteRequest
 from policies.cost import prefill_seconds
 
-
 _OF_AN_ENGINE = frozenset({Why.WORTH, Why.NEEDED, Why.SOONER, Why.HOSTED})
 """Reasons that hold for one choice of engines, and not for the next one after a failure."""
 
