@@ -46,4 +46,4 @@ def test_the_codes_that_the_page_on_routes_tells_are_given() -> None:
 
 def test_the_page_has_examples() -> None:
     assert len(SECURITY) == 3
-    assert len(DISAGG) == 2
+    assert len(DISAGG) == 3

@@ -138,16 +138,17 @@ def test_it_is_told_when_no_prefill_engine_is_there(gateway: GatewayProcess, poo
     assert told["reason"] == "no_prefill"
 
 
-def test_the_reason_is_that_of_the_engine_that_served_it(
-    gateway: GatewayProcess, pools: Pools
-) -> None:
-    """First it was sent to a decode engine, as the sooner one."""
-    for engine in pools.decodes:
-        engine.behave(status=500)
-    answer = ask(gateway, chat("second"))
-    assert answer.status == 200
-    assert answer.header("x-prefixgate-backend") == gateway.backend_id(pools.prefills[0].url)
-    assert answer.header("x-prefixgate-handover") == "local; hosted"
+def test_the_reason_is_that_of_the_engine_that_served_it(pools: Pools, tmp_path: Path) -> None:
+    """First it was sent to a decode engine, as the sooner one: a transfer would take minutes."""
+    slow = {"min_uncached_tokens": None, "bandwidth": 0.001}
+    pools.reset()
+    with gateway_for(pools, tmp_path, disagg=slow, timeouts={}) as gateway:
+        for engine in pools.decodes:
+            engine.behave(status=500)
+        answer = ask(gateway, chat("second"))
+        assert answer.status == 200
+        assert answer.header("x-prefixgate-backend") == gateway.backend_id(pools.prefills[0].url)
+        assert answer.header("x-prefixgate-handover") == "local; hosted"
 
 
 def test_the_limits_of_decode_engines_hold(tmp_path: Path) -> None:
