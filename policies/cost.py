@@ -36,6 +36,12 @@ def prefill_seconds(candidate: Candidate, prompt_tokens: float, matched_tokens: 
     return uncached * (attention / candidate.prefill_rate + beside_streams(candidate))
 
 
+def own_prefill_seconds(request: RouteRequest, candidate: Candidate) -> float:
+    """The same of a request, less what the candidate is believed to hold of it."""
+    matched = request.match.tokens.get(candidate.id, 0.0)
+    return prefill_seconds(candidate, request.prompt_tokens, matched)
+
+
 def beside_streams(candidate: Candidate) -> float:
     """Seconds by which a prompt token takes longer because each step decodes too: one token of
     every stream for a chunk of the prompt."""

@@ -16,8 +16,8 @@ from policies.copies import Copies
 from policies.cost import (
     decode_seconds,
     memory_seconds,
+    own_prefill_seconds,
     placement_seconds,
-    prefill_seconds,
 )
 from policies.placed import Placed
 from policies.placements import Placements
@@ -155,7 +155,7 @@ class PrefixAffinity:
         had_choice = request.chain and request.chain is self._placing
         self._placed = Placed(
             request.model,
-            _own_prefill(request, candidate),
+            own_prefill_seconds(request, candidate),
             float(request.prompt_tokens) if had_choice else 0.0,
             prefix,
             self._waits if not prefix or _holds_most(request, candidate) else None,
@@ -225,7 +225,7 @@ class PrefixAffinity:
             if costs[place] > _bound(lowest):
                 return
             candidate = candidates[place]
-            own = _own_prefill(request, candidate)
+            own = own_prefill_seconds(request, candidate)
             costs[place] += worth * candidate.spoilt_streams(request.now, own)
             lowest = min(lowest, costs[place])
 
@@ -258,7 +258,7 @@ class PrefixAffinity:
         costs, _ = self.costs(request, candidates, queues, theta)
         credits = self._credits(request, candidates) or [0.0] * len(costs)
         for candidate, queue, cost, credit in zip(candidates, queues, costs, credits, strict=True):
-            own = _own_prefill(request, candidate)
+            own = own_prefill_seconds(request, candidate)
             as_usual = own * candidate.prefill_rate / candidate.usual_rate
             streams = params.spoil * candidate.spoilt_streams(request.now, own)
             yield {
@@ -331,11 +331,6 @@ def longest_held(request: RouteRequest) -> bytes:
 def _holds_most(request: RouteRequest, candidate: Candidate) -> bool:
     held = request.match.blocks
     return held.get(candidate.id, 0) == max(held.values())
-
-
-def _own_prefill(request: RouteRequest, candidate: Candidate) -> float:
-    matched = request.match.tokens.get(candidate.id, 0.0)
-    return prefill_seconds(candidate, request.prompt_tokens, matched)
 
 
 def _reason(

@@ -125,7 +125,7 @@ class Ops:
         return {
             model
             for model in self._fleet.models()
-            if (pool := self._pools.get(model)) is not None and (pool.backends or pool.avoided)
+            if (pool := self._pools.get(model)) is not None and pool.members
         }
 
     def _models(self, request: Request) -> set[str]:

@@ -248,7 +248,7 @@ class Proxy:
             raise UnknownResponse(param)
         owner = None if known is None else known.backend
         # One that is busy is avoided, and only until the mark goes: the request waits for it.
-        if owner is None or any(load.id == owner for load in (*pool.backends, *pool.avoided)):
+        if owner is None or any(load.id == owner for load in pool.members):
             return owner
         if any(backend.id == owner for backend in self._fleet):
             raise no_backend("The backend that keeps this response is not available.")

@@ -204,6 +204,11 @@ class BackendLoad:
         return sum(lane.seconds for lane in lanes)
 
     @property
+    def has_permit(self) -> bool:
+        """Whether it may be sent a request: it is not on trial, or has a permit left."""
+        return self.trials is None or self.trials.free
+
+    @property
     def sent(self) -> int:
         """Of the requests in flight, those that this gateway sent, all its replicas together."""
         return self.in_flight - self.others.requests

@@ -14,7 +14,7 @@ from gateway.scheduling.streams import OutputLengths
 from gateway.scheduling.ticket import Ticket
 from gateway.types import Decision, WorkClass
 from policies.base import Policy, RouteRequest
-from policies.cost import prefill_seconds
+from policies.cost import own_prefill_seconds
 
 logger = logging.getLogger("prefixgate.scheduling")
 
@@ -34,10 +34,6 @@ def _held_until(ticket: Ticket) -> float:
 def _half_time(ticket: Ticket) -> float:
     """When half of the time is over that a ticket may wait."""
     return 0.5 * (ticket.arrived + ticket.expires)
-
-
-def _has_permit(load: BackendLoad) -> bool:
-    return load.trials is None or load.trials.free
 
 
 Screen = Callable[[RouteRequest, list[BackendLoad]], list[BackendLoad]]
@@ -170,7 +166,7 @@ class Placer:
         """The backends with room under the limits."""
         roomy = self._roomy(self.backends, request)
         if self._on_trial:
-            roomy = [load for load in roomy if _has_permit(load)]
+            roomy = [load for load in roomy if load.has_permit]
         most = self._scheduling.max_kv_use
         if most is None:
             return roomy
@@ -180,7 +176,7 @@ class Placer:
         """Whether a backend can take a request whose prompt another one computes."""
         scheduling = self._scheduling
         return (
-            _has_permit(load)
+            load.has_permit
             and not self.is_full(load)
             and has_room_for_answer(
                 load, scheduling.decode, scheduling.ranges, request.prompt_tokens
@@ -240,8 +236,7 @@ class Placer:
             load = self._chosen(ticket.decision, roomy)
         if load is None:
             ticket.decision, load = self._choose(request, roomy)
-        matched = request.match.tokens.get(load.id, 0.0)
-        ticket.seconds = prefill_seconds(load, request.prompt_tokens, matched)
+        ticket.seconds = own_prefill_seconds(request, load)
         return load
 
     def placed(self, request: RouteRequest, load: BackendLoad) -> None:
@@ -274,7 +269,7 @@ class Placer:
             ticket.reserved = None
 
     def _may_use(self, ticket: Ticket, load: BackendLoad) -> bool:
-        if not ticket.allows(load.id) or not _has_permit(load):
+        if not ticket.allows(load.id) or not load.has_permit:
             return False
         holder = self._reserved.get(load.id)
         if holder is None or holder is ticket:

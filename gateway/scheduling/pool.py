@@ -15,7 +15,7 @@ from gateway.scheduling.ticket import RefusalReason, Ticket
 from gateway.scheduling.waiting import Waiting
 from gateway.types import Clock, Role, WorkClass
 from policies.base import Policy, RouteRequest
-from policies.cost import prefill_seconds
+from policies.cost import own_prefill_seconds
 
 NO_BACKEND_RETRY_AFTER = 5.0
 """About the time in which health probes bring a backend back."""
@@ -135,6 +135,11 @@ class Pool:
     @property
     def backends(self) -> tuple[BackendLoad, ...]:
         return self._placer.backends
+
+    @property
+    def members(self) -> tuple[BackendLoad, ...]:
+        """All of them, those that are avoided included."""
+        return (*self.backends, *self.avoided) if self.avoided else self.backends
 
     def set_backends(
         self, backends: Sequence[BackendLoad], avoided: Sequence[BackendLoad] = ()
@@ -274,8 +279,7 @@ class Pool:
         """Why a request would be held for a backend now; None when it would be sent on."""
         if self.is_full(load):
             return Hold.MEMORY
-        matched = request.match.tokens.get(load.id, 0.0)
-        seconds = prefill_seconds(load, request.prompt_tokens, matched)
+        seconds = own_prefill_seconds(request, load)
         return self._placer.hold(load, request, seconds, self._clock())
 
     def held_for(self, load: BackendLoad) -> Hold | None:

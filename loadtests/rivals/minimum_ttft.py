@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from loadtests.rivals.lowest_cost import InTurn
-from loadtests.rivals.prefill import own_prefill_seconds
 from policies.base import Candidate, RouteRequest
+from policies.cost import own_prefill_seconds
 
 
 class MinimumTtft(InTurn):

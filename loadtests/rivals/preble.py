@@ -30,9 +30,9 @@ from loadtests.rivals.lowest_cost import (
     reason,
     uncached_tokens,
 )
-from loadtests.rivals.prefill import own_prefill_seconds
 from loadtests.rivals.recent_use import RecentUse
 from policies.base import Candidate, Params, RouteRequest
+from policies.cost import own_prefill_seconds
 
 REQUESTS_BEFORE_REBALANCING = 50
 

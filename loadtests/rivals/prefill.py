@@ -6,14 +6,8 @@ the engine instead: linear in the uncached tokens, with attention that grows wit
 
 from __future__ import annotations
 
-from loadtests.rivals.lowest_cost import matched_tokens
 from policies.base import Candidate, RouteRequest
-from policies.cost import prefill_seconds
-
-
-def own_prefill_seconds(request: RouteRequest, candidate: Candidate) -> float:
-    """The request's own prefill, less what the candidate holds."""
-    return prefill_seconds(candidate, request.prompt_tokens, matched_tokens(request, candidate))
+from policies.cost import own_prefill_seconds
 
 
 def first_token_seconds(request: RouteRequest, candidate: Candidate) -> float:
