@@ -8,9 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
@@ -25,13 +23,7 @@ from gateway.admin.listener import AdminListener
 from gateway.config import ConfigError, Settings
 from gateway.control import GatewayControl
 from gateway.disagg.bootstrap import Bootstraps
-from gateway.disagg.engines import transfers
-from gateway.disagg.fleet_engines import FleetEngines
-from gateway.disagg.networks import Networks
-from gateway.disagg.pairs import Pairs
-from gateway.disagg.placement import by_cost, by_threshold
-from gateway.disagg.placing import HandoverPlacing
-from gateway.disagg.traffic import Traffic
+from gateway.disaggregation import Disaggregation
 from gateway.fleet.access import Accesses
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.allow import AllowRule
@@ -52,15 +44,12 @@ from gateway.http.decisions import DecisionLog, explained
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import RequestError
 from gateway.http.facts import FactReader
-from gateway.http.handovers import Handovers
 from gateway.http.ingress import Ingress
 from gateway.http.keyguard import KeyGuard
 from gateway.http.keys import Keys
 from gateway.http.learning import Learning
 from gateway.http.ops import Ops, identified, is_control_path, refusal
 from gateway.http.owners import LocalOwners
-from gateway.http.placing import Placing
-from gateway.http.prefill_legs import PrefillLegs
 from gateway.http.proxy import Proxy
 from gateway.http.shared_owners import SharedOwners
 from gateway.http.verdicts import Verdicts
@@ -80,9 +69,8 @@ from gateway.telemetry.lines import LineLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
 from gateway.tls import ServerCertificate
-from gateway.types import Clock, Role
+from gateway.types import Clock
 from policies.base import Policy
-from policies.prefix_affinity import PrefixAffinity
 from policies.registry import build
 
 if TYPE_CHECKING:
@@ -160,16 +148,10 @@ class Gateway:
         self.decisions = _log(
             lambda path: DecisionLog(path, clock), "decisions", settings.log.decisions
         )
-        self.pairs = Pairs(settings.disagg, clock)
-        self.networks = Networks(settings.disagg)
-        self.joint: HandoverPlacing | None = None
-        policy = build(settings.policy.name, settings.policy.params)
-        self.pools = Pools(policy, settings.scheduling, clock)
-        self.engines = FleetEngines(self.fleet, self.pools, self.pairs, self.networks)
-        self.set_policy(policy)
+        self._policy = build(settings.policy.name, settings.policy.params)
+        self.pools = Pools(self._policy, settings.scheduling, clock)
         self.upstreams: dict[str, Upstream] = {}
         self.loads: dict[str, BackendLoad] = {}
-        self.prefills: dict[str, list[BackendLoad]] = {}
         self.learning = Learning(index=self.index, loads=self.loads, clock=clock)
         self.metrics = Metrics(self.fleet.knows)
         self.page = MetricsPage(self.metrics, sources_of(self))
@@ -203,53 +185,24 @@ class Gateway:
             clock=clock,
             decided=None if self.decisions is None else self.decisions.note,
         )
-        self.traffic = Traffic(
+        self.disagg = Disaggregation(
+            settings=settings,
             fleet=self.fleet,
+            pools=self.pools,
+            upstreams=self.upstreams,
             loads=self.loads,
-            networks=self.networks,
-            metrics=self.metrics,
-            pace=lambda: self.pools.scheduling.pace,
-            clock=clock,
-        )
-        least = settings.disagg.min_uncached_tokens
-        self.placing = Placing(
-            fleet=self.fleet,
-            pairs=self.pairs,
-            prefills=self.prefills,
-            loads=self.loads,
-            decide=by_cost(partial(transfers, self.engines))
-            if least is None
-            else by_threshold(least),
-            joint=lambda: self.joint,
-            metrics=self.metrics,
-            max_requests=lambda: self.pools.scheduling.prefill.max_requests,
-            clock=clock,
-        )
-        self.handovers = Handovers(
-            fleet=self.fleet,
-            prefills=self.prefills,
-            pairs=self.pairs,
-            placing=self.placing,
-            legs=PrefillLegs(
-                fleet=self.fleet,
-                upstreams=self.upstreams,
-                pairs=self.pairs,
-                index=self.index,
-                learning=self.learning,
-                verdicts=verdicts,
-                metrics=self.metrics,
-                traffic=self.traffic,
-                clock=clock,
-            ),
+            index=self.index,
+            learning=self.learning,
             dispatcher=self.dispatcher,
             verdicts=verdicts,
+            metrics=self.metrics,
             clock=clock,
-            timeouts=settings.timeouts,
         )
+        self.apply_policy()
         self.attempts = Attempts(
             admission=admission,
-            placing=self.placing,
-            handovers=self.handovers,
+            joint=self.disagg.routing,
+            handovers=self.disagg.handovers,
             verdicts=verdicts,
             metrics=self.metrics,
             retries=settings.retries,
@@ -273,7 +226,9 @@ class Gateway:
             instance=self.instance,
         )
         bootstraps = Bootstraps(
-            self.pairs, lambda: self.settings.health.timeout, lambda: self.following.restate()
+            self.disagg.pairs,
+            lambda: self.settings.health.timeout,
+            lambda: self.following.restate(),
         )
         self.prober = Prober(
             self.fleet, settings.health, instance=self.instance, also=bootstraps.ask
@@ -301,13 +256,14 @@ class Gateway:
             await self._starlette(scope, receive, send)
 
     def set_policy(self, policy: Policy) -> None:
-        """Route by a policy from the next request on. Where its costs are seconds, and no fixed
-        size says what is handed over, it chooses the engines of both legs together; where decisions
-        are recorded, it explains them."""
-        by_size = self.settings.disagg.min_uncached_tokens is not None
-        self.joint = None
-        if type(policy) is PrefixAffinity and not by_size:
-            policy = self.joint = HandoverPlacing(policy.params, self.engines)
+        """Route by a policy from the next request on."""
+        self._policy = policy
+        self.apply_policy()
+
+    def apply_policy(self) -> None:
+        """Route by the policy, or by what stands in for it where there are prefill engines; where
+        decisions are recorded, it explains them."""
+        policy = self.disagg.policy_over(self._policy)
         if self.decisions is not None:
             policy = explained(policy, lambda: self.pools.scheduling.gate)
         self.pools.policy = policy
@@ -382,7 +338,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._say_protocols()
+        self.disagg.say_protocols()
         self._ticker = asyncio.create_task(self._tick())
         for log in self.logs:
             log.start()
@@ -416,26 +372,6 @@ class Gateway:
             for log in self.logs:
                 log.close()
 
-    def _say_protocols(self) -> None:
-        """Log how caches are handed over, where any are or look as if they were."""
-        for role in (Role.PREFILL, Role.DECODE):
-            spoken = Counter(
-                None if connector is None else connector.name
-                for backend in self.fleet
-                if backend.role is role
-                for connector in (self.pairs.speaks(backend),)
-            )
-            for name, count in spoken.items():
-                if name is not None:
-                    logger.info("backends with role %s that speak %s: %d", role, name, count)
-                else:
-                    logger.warning(
-                        "backends with role %s and no connector: %d. They hand nothing over;"
-                        " see disagg.connector",
-                        role,
-                        count,
-                    )
-
     async def _tick(self) -> None:
         """Everything that only time can end: overdue tickets, silent backends, idle connections."""
         due = self.clock()
@@ -467,7 +403,7 @@ class Gateway:
 
     def _observe(self, record: RequestRecord) -> None:
         self.metrics.observe(record)
-        self.traffic.ended(record)
+        self.disagg.traffic.ended(record)
         if self.access is not None:
             self.access.write(record)
 

@@ -33,7 +33,7 @@ from gateway.config import (
     Scheduling,
     Settings,
 )
-from gateway.disagg.report import ModelReport, report
+from gateway.disagg.report import ModelReport
 from gateway.explain import explain
 from gateway.fleet.backend import Backend, BackendPatch
 from gateway.telemetry.digest import digest
@@ -148,14 +148,7 @@ class GatewayControl:
         return [PoolView.of(pool, now) for pool in self._gateway.pools]
 
     def disagg(self) -> list[ModelReport]:
-        gateway = self._gateway
-        return report(
-            gateway.reconciler.ordered(),
-            gateway.traffic,
-            gateway.networks,
-            gateway.pairs,
-            gateway.pools.scheduling.pace,
-        )
+        return self._gateway.disagg.report(self._gateway.reconciler.ordered())
 
     def requests(self) -> list[RequestView]:
         now = self._gateway.clock()

@@ -25,7 +25,7 @@ from gateway.scheduling.pool import Pool
 from gateway.telemetry.digest import digest
 from gateway.types import HASH_BYTES, Decision, Reason
 from policies.base import RouteRequest
-from policies.cost import prefill_seconds
+from policies.cost import own_prefill_seconds
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -81,13 +81,13 @@ def explain(
     except RequestError as error:
         refusal = str(error)
     else:
-        alone = gateway.placing.would_be_alone(method, path, body, pool)
+        alone = gateway.disagg.preview.why_alone(method, path, body, pool)
         request = gateway.facts.appraise(facts, pool)
         request = msgspec.structs.replace(request, alone=alone is not None)
         deadline = request.deadline - request.now
         candidates, decision = _considered(gateway, pool, request, owner)
         if decision is not None:
-            foreseen = gateway.placing.foresee(request, pool, decision.backend, alone)
+            foreseen = gateway.disagg.preview.foresee(request, pool, decision.backend, alone)
             decision = msgspec.structs.replace(
                 decision, handover=None if foreseen is None else HandoverView(*foreseen)
             )
@@ -149,14 +149,13 @@ def _candidate(
     score: float | None,
     terms: dict[str, float] | None,
 ) -> CandidateView:
-    matched = request.match.tokens.get(load.id, 0.0)
     return CandidateView(
         backend=load.id,
         room=terms is not None,
         hold=pool.hold(load, request),
         held=held[load.id],
         queue_seconds=load.queue_seconds(request),
-        prefill_seconds=prefill_seconds(load, request.prompt_tokens, matched),
+        prefill_seconds=own_prefill_seconds(request, load),
         score=score,
         terms=terms or {},
     )

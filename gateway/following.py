@@ -45,15 +45,15 @@ class Following:
         gateway = self._gateway
         id = backend.id
         gateway.metrics.backend_changed(id, backend.state)
-        gateway.pairs.changed()
+        gateway.disagg.pairs.changed()
         if backend.state is BackendState.REMOVED:
             retired = gateway.upstreams.pop(id)
             retired.close()
             self._retired.append(retired)
             gateway.index.remove_backend(id)
             gateway.learning.backend_removed(id)
-            gateway.pairs.forget(id)
-            gateway.networks.removed(id)
+            gateway.disagg.pairs.forget(id)
+            gateway.disagg.networks.removed(id)
         else:
             if id not in gateway.upstreams:
                 self._add(backend)
@@ -93,7 +93,7 @@ class Following:
         where one can be had, and prefill engines only where the policy chooses both engines
         together or nobody else is left."""
         gateway = self._gateway
-        pairs = gateway.pairs
+        pairs = gateway.disagg.pairs
         serving: Serving = {}
         healthy = [other for other in gateway.fleet if other.state is BackendState.HEALTHY]
         prefills = [other for other in healthy if other.role is Role.PREFILL]
@@ -106,7 +106,7 @@ class Following:
                 or any(pairs.matches(prefill, other) for prefill in prefills)
             )
         ]
-        if gateway.joint is not None:
+        if gateway.disagg.joint is not None:
             decodes = [other for other in whole if other.role is Role.DECODE]
             whole += [
                 other
@@ -124,9 +124,14 @@ class Following:
 
     def _update_pools(self) -> None:
         """Tell the pools who can take requests: busy backends only where all are."""
-        gateway = self._gateway
-        serving = self._serving()
+        gateway, disagg = self._gateway, self._gateway.disagg
         busy = {other.id for other in gateway.fleet if other.busy is not None}
+        had_prefills = bool(disagg.prefills)
+        disagg.prefills.clear()
+        disagg.prefills.update(self._prefills(busy))
+        if bool(disagg.prefills) is not had_prefills:
+            gateway.apply_policy()
+        serving = self._serving()
         avoided: Serving = {}
         if busy:
             for model, loads in serving.items():
@@ -134,17 +139,15 @@ class Following:
                 if len(free) < len(loads) and self._answers(free):
                     avoided[model] = [load for load in loads if load.id in busy]
                     serving[model] = free
-        gateway.prefills.clear()
-        gateway.prefills.update(self._prefills(busy))
-        screen = gateway.engines.screen if gateway.joint is not None else None
-        gateway.pools.update(serving, avoided, screen=screen, screened=gateway.prefills)
+        screen = None if disagg.joint is None else disagg.engines.screen
+        gateway.pools.update(serving, avoided, screen=screen, screened=disagg.prefills)
 
     def _answers(self, loads: Sequence[BackendLoad]) -> bool:
         """Whether any of them can generate, with a handover or without."""
         gateway = self._gateway
         backends = [gateway.fleet.get(load.id) for load in loads]
         return any(
-            backend.role is not Role.PREFILL or gateway.pairs.serves_alone(backend)
+            backend.role is not Role.PREFILL or gateway.disagg.pairs.serves_alone(backend)
             for backend in backends
         )
 

@@ -106,11 +106,11 @@ def _discovery(gateway: Gateway, settings: Settings) -> None:
 
 def _attempts(gateway: Gateway, settings: Settings) -> None:
     gateway.attempts.reconfigure(settings.retries, settings.timeouts)
-    gateway.handovers.reconfigure(settings.timeouts)
+    gateway.disagg.handovers.reconfigure(settings.timeouts)
 
 
 def _disagg(gateway: Gateway, settings: Settings) -> None:
-    gateway.networks.reconfigure(settings.disagg)
+    gateway.disagg.networks.reconfigure(settings.disagg)
 
 
 def _auth(gateway: Gateway, settings: Settings) -> None:

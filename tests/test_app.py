@@ -77,7 +77,7 @@ def test_the_engines_cache_size_reaches_index_and_ledger() -> None:
 def test_a_removed_backend_leaves_nothing_behind() -> None:
     built, backends = gateway(a=Role.UNIFIED)
     built.fleet.probe_succeeded(backends["a"], FACTS)
-    links = built.networks.of("m")
+    links = built.disagg.networks.of("m")
     assert links is not None
     links.began("one", "p", backends["a"].id, 1.0, 0.0)
     links.ended("one", 1.0)

@@ -13,6 +13,7 @@ LAYERS = {
     "gateway.app": 6,
     "gateway.cli": 6,
     "gateway.control": 6,
+    "gateway.disaggregation": 6,
     "gateway.explain": 6,
     "gateway.process": 6,
     "gateway.following": 6,

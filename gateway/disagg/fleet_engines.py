@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from gateway.disagg.connector import Connector
 from gateway.disagg.links import Links
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
+from gateway.disagg.reasons import Why
+from gateway.disagg.refusal import Refusal
+from gateway.disagg.route import route_of
 from gateway.fleet.fleet import Fleet
 from gateway.scheduling.load import BackendLoad
+from gateway.scheduling.pool import Pool
 from gateway.scheduling.pools import Pools
 from gateway.types import Role
 from policies.base import RouteRequest
@@ -37,9 +42,49 @@ class FleetEngines:
     def serves_alone(self, id: str) -> bool:
         return self._pairs.serves_alone(self._fleet.get(id))
 
+    def any_serves_alone(self, pool: Pool) -> bool:
+        """Whether anybody serves requests of a pool without a handover, busy or not."""
+        return any(self.serves_alone(load.id) for load in pool.members)
+
+    def is_prefill(self, id: str) -> bool:
+        """Also of an engine that may be gone, which is none."""
+        return any(each.id == id and each.role is Role.PREFILL for each in self._fleet)
+
+    def connector(self, prefill: str, decode: str) -> Connector | None:
+        """How a handover between two engines goes; None when there is to be none now."""
+        return self._pairs.connector(self._fleet.get(prefill), self._fleet.get(decode))
+
     def paired(self, prefill: str, decode: str) -> bool:
-        fleet = self._fleet
-        return self._pairs.connector(fleet.get(prefill), fleet.get(decode)) is not None
+        return self.connector(prefill, decode) is not None
+
+    def why_alone(
+        self, method: str, path: str, body: bytes, prefills: Iterable[BackendLoad]
+    ) -> Why | Refusal | None:
+        """Why none of these prefill engines works for a request; None where one does."""
+        route = route_of(method, path)
+        if route is None:
+            return Why.ROUTE
+        spoken = {
+            connector.name: connector
+            for load in prefills
+            if (connector := self._pairs.speaks(self._fleet.get(load.id))) is not None
+        }
+        refusals = [connector.refuses(body, route) for connector in spoken.values()]
+        return refusals[0] if refusals and None not in refusals else None
+
+    def why_remote(self, decode: str) -> Why:
+        """Why a request is handed over to an engine."""
+        return Why.WORTH if self.serves_alone(decode) else Why.NEEDED
+
+    def why_local(self, id: str, prefills: Collection[BackendLoad]) -> Why:
+        """Why an engine serves all of a request that a handover could carry.
+
+        Args:
+            prefills: the prefill engines that can take requests now.
+        """
+        if self.role(id) is Role.PREFILL:
+            return Why.HOSTED
+        return Why.SOONER if prefills else Why.NO_PREFILL
 
     def overlaps(self, decode: str) -> bool:
         connector = self._pairs.speaks(self._fleet.get(decode))
@@ -71,7 +116,7 @@ class FleetEngines:
                 able.append(load)
             elif self.role(load.id) is Role.PREFILL:
                 if landings is None:
-                    landings = self._landings_ids(request)
+                    landings = self._landing_ids(request)
                 if any(self.paired(load.id, id) for id in landings):
                     able.append(load)
         if not able and request.alone and not self._serve_alone(request.model):
@@ -82,5 +127,5 @@ class FleetEngines:
         pool = self._pools.get(model)
         return pool is not None and any(self.serves_alone(load.id) for load in pool.backends)
 
-    def _landings_ids(self, request: RouteRequest) -> Sequence[str]:
+    def _landing_ids(self, request: RouteRequest) -> Sequence[str]:
         return [] if request.alone else [load.id for load in self.landings(request)]

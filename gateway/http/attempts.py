@@ -12,7 +12,8 @@ from gateway.http.context import RequestContext
 from gateway.http.errors import UpstreamBroke
 from gateway.http.failures import BROKEN, Blame, Failure, may_retry
 from gateway.http.handovers import Handovers
-from gateway.http.placing import Placing, Stranded
+from gateway.http.joint_routing import JointRouting
+from gateway.http.prefill_router import Stranded
 from gateway.http.retry import RetryBudget
 from gateway.http.verdicts import Verdicts
 from gateway.scheduling.pool import Pool
@@ -31,7 +32,7 @@ class Attempts:
         self,
         *,
         admission: Admission,
-        placing: Placing,
+        joint: JointRouting,
         handovers: Handovers,
         verdicts: Verdicts,
         metrics: Metrics,
@@ -39,7 +40,7 @@ class Attempts:
         timeouts: Timeouts,
     ) -> None:
         self._admission = admission
-        self._placing = placing
+        self._joint = joint
         self._handovers = handovers
         self._verdicts = verdicts
         self._metrics = metrics
@@ -66,36 +67,30 @@ class Attempts:
         inference = context.dialect.ends_with_marker
         tried: list[str] = []
         try:
-            self._placing.appraise(context, pool)
+            self._joint.appraise(context, pool)
         except Stranded as stranded:
             self._handovers.give_up(context, stranded)
             return
         await self._admission.admit(context, pool)
         while True:
+            before = len(tried)
             try:
-                arranged = self._placing.arrange(context, pool, tried)
-            except Stranded as stranded:
-                if await self._elsewhere(context, pool, tried, stranded):
+                if not self._joint.arrange(context, pool, tried):
+                    await self._anew(context, pool)
                     continue
-                return
-            if not arranged:
-                await self._anew(context, pool)
-                continue
-            lease = context.lease
-            assert lease is not None
-            tried.append(lease.backend_id)
-            more = (
-                context.owner is None
-                and len(tried) <= self._retries.max_retries
-                and self._has_untried(pool, tried)
-            )
-            try:
+                lease = context.lease
+                assert lease is not None
+                tried.append(lease.backend_id)
+                more = (
+                    context.owner is None
+                    and len(tried) <= self._retries.max_retries
+                    and self._has_untried(pool, tried)
+                )
                 broken = await self._handovers.send(
                     context, pool, lease, may_retry=more and inference
                 )
             except UnknownBackend:
-                # Nothing was sent: it is placed as if it had only now come.
-                tried.pop()
+                del tried[before:]  # nothing was sent there
                 await self._anew(context, pool)
                 continue
             except Stranded as stranded:
@@ -147,7 +142,7 @@ class Attempts:
         patience: float | None = None
         if failure.blame is Blame.AVOIDED:
             patience = PATIENCE if _has_well(pool, tried) else 0.0
-        stood_in = self._placing.stood_in(tried[-1])
+        stood_in = self._joint.stood_in(tried[-1])
         return (
             not context.client.gone
             and may_retry(
@@ -164,16 +159,16 @@ class Attempts:
 
     def _has_untried(self, pool: Pool, tried: Collection[str]) -> bool:
         """Whether there is a backend that was not tried, with room or without."""
-        backends = (*pool.backends, *pool.avoided) if pool.avoided else pool.backends
+        backends = pool.members
         if pool.screen is not None:
-            return self._placing.could_begin(pool, backends, tried)
+            return self._joint.could_begin(pool, backends, tried)
         return len(tried) < len(backends) or any(load.id not in tried for load in backends)
 
     def _has_other(self, pool: Pool, request: RouteRequest, tried: Collection[str]) -> bool:
         """Whether a backend that was not tried has room for the request now."""
         roomy = pool.candidates(request)
         if pool.screen is not None:
-            return self._placing.could_begin(pool, roomy, tried)
+            return self._joint.could_begin(pool, roomy, tried)
         return any(load.id not in tried for load in roomy)
 
     def _judge_trial(self, context: RequestContext, pool: Pool) -> None:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.disagg.handover import Handover
-from gateway.disagg.placement import Fallback, Remote
+from gateway.disagg.prefill_choice import RemotePrefill
+from gateway.disagg.reasons import Fallback
 from gateway.fleet.breaker import Trials
 from gateway.fleet.time_limits import NO_TIME_LIMITS, TimeLimits
 from gateway.http.client import Client, Scope
@@ -97,7 +98,7 @@ class RequestContext(msgspec.Struct):
     ends_at: float = inf
     owner: str | None = None
     lease: Lease | None = None
-    remote: Remote | None = None
+    remote: RemotePrefill | None = None
     handover: Handover | None = None
     tries: Tries | None = None
     real_model: str = ""

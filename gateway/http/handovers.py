@@ -7,24 +7,25 @@ itself, from the bytes that the client sent. No pairing is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 from gateway.config import Timeouts
 from gateway.disagg.connector import NoTransfer
+from gateway.disagg.fleet_engines import FleetEngines
 from gateway.disagg.handover import HandoverFailed, Stale
 from gateway.disagg.pairs import Pairs
-from gateway.disagg.placement import Fallback
 from gateway.disagg.prefill_leg import LegRefused
+from gateway.disagg.reasons import Fallback
 from gateway.disagg.span import Waste
-from gateway.fleet.fleet import Fleet
 from gateway.fleet.time_limits import TimeLimitTable
 from gateway.fleet.upstream import FailureKind, OutOfDescriptors, UpstreamFailure
 from gateway.http.context import RequestContext, Tries
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import Malformed, Overloaded, UpstreamBroke
 from gateway.http.failures import BUSY, DROPPED, Blame, Failure, refusal
-from gateway.http.placing import Placing, Share, Stranded
 from gateway.http.prefill_legs import PrefillLegs
+from gateway.http.prefill_router import DecodeShare, PrefillRouter, Stranded
 from gateway.http.verdicts import Verdicts
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
@@ -53,20 +54,20 @@ class Handovers:
     def __init__(
         self,
         *,
-        fleet: Fleet,
+        engines: FleetEngines,
         prefills: Mapping[str, Sequence[BackendLoad]],
         pairs: Pairs,
-        placing: Placing,
+        router: PrefillRouter,
         legs: PrefillLegs,
         dispatcher: Dispatcher,
         verdicts: Verdicts,
         clock: Clock,
         timeouts: Timeouts,
     ) -> None:
-        self._fleet = fleet
+        self._engines = engines
         self._prefills = prefills
         self._pairs = pairs
-        self._placing = placing
+        self._router = router
         self._legs = legs
         self._dispatcher = dispatcher
         self._verdicts = verdicts
@@ -77,9 +78,9 @@ class Handovers:
         """Go by other limits from the next request on."""
         self._limits = TimeLimitTable(timeouts)
 
-    async def send(
+    def send(
         self, context: RequestContext, pool: Pool, lease: Lease, *, may_retry: bool
-    ) -> UpstreamFailure | None:
+    ) -> Coroutine[Any, Any, UpstreamFailure | None]:
         """Run one exchange with the backend that the lease is at, prefilled there or elsewhere.
 
         As `Dispatcher.send`, and:
@@ -88,9 +89,21 @@ class Handovers:
             Stranded: it cannot be served there.
         """
         prefills = self._prefills.get(pool.model)
-        if prefills is None or self._fleet.get(lease.backend_id).role is not Role.DECODE:
-            return await self._dispatcher.send(context, lease, may_retry=may_retry)
-        share = self._placing.share(context, lease.backend_id)
+        if prefills is None or self._engines.role(lease.backend_id) is not Role.DECODE:
+            return self._dispatcher.send(context, lease, may_retry=may_retry)
+        return self._hand_over(context, pool, lease, prefills, may_retry=may_retry)
+
+    async def _hand_over(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        lease: Lease,
+        prefills: Sequence[BackendLoad],
+        *,
+        may_retry: bool,
+    ) -> UpstreamFailure | None:
+        """As `send`, at a decode engine of a fleet with prefill engines."""
+        share = self._router.share(context, lease.backend_id)
         while True:
             try:
                 await self._prefill(context, pool, lease, prefills, share)
@@ -113,8 +126,7 @@ class Handovers:
 
     def serve_nothing_alone(self, pool: Pool) -> list[str]:
         """The backends of a pool that serve nothing without a handover."""
-        loads = (*pool.backends, *pool.avoided)
-        return [load.id for load in loads if not self._placing.serves_alone(load.id)]
+        return [load.id for load in pool.members if not self._engines.serves_alone(load.id)]
 
     def give_up(self, context: RequestContext, stranded: Stranded) -> None:
         """Answer a request that nobody can serve.
@@ -146,7 +158,7 @@ class Handovers:
         pool: Pool,
         lease: Lease,
         prefills: Sequence[BackendLoad],
-        share: Share,
+        share: DecodeShare,
     ) -> None:
         """Have the request prefilled elsewhere, if that is to be: it then has its handover.
 
@@ -159,7 +171,7 @@ class Handovers:
         assert request is not None
         remote = context.remote
         if remote is None:
-            remote = self._placing.place(context, pool, lease.backend_id, prefills)
+            remote = self._router.place(context, pool, lease.backend_id, prefills)
         if remote is None:
             share.here(lease)
             record.prefill_backend = ""
@@ -229,9 +241,9 @@ class Handovers:
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             tries.last = why
             return None
-        if not self._placing.serves_alone(handover.decode_id):
+        if not self._engines.serves_alone(handover.decode_id):
             raise Stranded(cause)
-        self._placing.serve_alone(context, why)
+        self._router.serve_alone(context, why)
         return None
 
     def _starts_over(
@@ -253,7 +265,7 @@ class Handovers:
         assert relay is not None
         if handover.failure is not None:
             self._verdicts.leg_failed(context, handover.lease, handover.failure)
-        if not self._placing.serves_alone(handover.decode_id):
+        if not self._engines.serves_alone(handover.decode_id):
             return False
         if broken is not None:
             if not last or not relay.unbegun or broken.kind not in DROPPED:
@@ -265,7 +277,7 @@ class Handovers:
             context.suspects = tuple(
                 suspect for suspect in context.suspects if suspect.backend != handover.decode_id
             )
-        self._placing.serve_alone(context, Fallback.DECODE)
+        self._router.serve_alone(context, Fallback.DECODE)
         return True
 
     def _drop(self, context: RequestContext) -> None:

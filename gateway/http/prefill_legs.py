@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gateway.disagg.handover import Handover
 from gateway.disagg.pairs import Pairs
-from gateway.disagg.placement import Remote
+from gateway.disagg.prefill_choice import RemotePrefill
 from gateway.disagg.release import Releases
 from gateway.disagg.span import Waste
 from gateway.disagg.traffic import Traffic
@@ -29,7 +29,7 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.telemetry.metrics import Metrics
 from gateway.types import Clock, Decision, Reason, WorkClass
-from policies.cost import prefill_seconds
+from policies.cost import own_prefill_seconds
 
 
 class PrefillLegs:
@@ -61,7 +61,7 @@ class PrefillLegs:
         self,
         context: RequestContext,
         decode: Lease,
-        remote: Remote,
+        remote: RemotePrefill,
         limits: TimeLimits,
     ) -> Handover:
         """Send the prefill leg, with a lease at its engine. The request then has its handover.
@@ -117,14 +117,13 @@ class PrefillLegs:
     def _lease(self, context: RequestContext, load: BackendLoad) -> Lease:
         request = context.request
         assert request is not None
-        matched = request.match.tokens.get(load.id, 0.0)
         return Lease(
             load,
             Decision(load.id, Reason.LOAD),
             WorkClass.PREFILL,
             request.prompt_tokens,
             uncached_tokens(request, load.id),
-            prefill_seconds(load, request.prompt_tokens, matched),
+            own_prefill_seconds(request, load),
             self._clock,
             anchor=anchor(request, load.id),
         )

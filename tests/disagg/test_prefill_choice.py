@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.disagg.links import Links
-from gateway.disagg.placement import Why, by_cost, by_threshold, soonest
+from gateway.disagg.prefill_choice import by_cost, by_threshold, soonest
+from gateway.disagg.reasons import Why
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.streams import OutputLengths
@@ -22,9 +23,9 @@ def request(prompt: int, cached: int) -> RouteRequest:
 def test_p13_the_threshold_counts_what_the_decode_engine_lacks(
     cached: int, off: int, why: Why
 ) -> None:
-    placement = by_threshold(1000)(request(1000 + off + cached, cached), D, [BackendLoad("p")])
-    assert placement.why is why
-    assert (placement.prefill is None) is (why is Why.SHORT)
+    choice = by_threshold(1000)(request(1000 + off + cached, cached), D, [BackendLoad("p")])
+    assert choice.why is why
+    assert (choice.engine is None) is (why is Why.SHORT)
 
 
 def test_p13_a_threshold_of_0_hands_over_all() -> None:
@@ -60,18 +61,18 @@ def test_over_a_fast_network_a_stream_is_worth_sparing(bandwidth: float, why: Wh
     )
     stream.progress = lambda: 1
     stream.first_token()
-    decide = by_cost(lambda model: Links(131_072.0, fixed=bandwidth).seconds)
-    placement = decide(request(20_000, 0), busy, [BackendLoad("p")])
-    assert placement.why is why
-    assert (placement.prefill is None) is (why is Why.SOONER)
+    choose = by_cost(lambda model: Links(131_072.0, fixed=bandwidth).seconds)
+    choice = choose(request(20_000, 0), busy, [BackendLoad("p")])
+    assert choice.why is why
+    assert (choice.engine is None) is (why is Why.SOONER)
 
 
 def test_by_cost_the_cheaper_prefill_engine_is_taken_and_an_idle_decode_engine_spared_the_way() -> (
     None
 ):
-    decide = by_cost(lambda model: Links(131_072.0, fixed=50e9).seconds)
+    choose = by_cost(lambda model: Links(131_072.0, fixed=50e9).seconds)
     asked = RouteRequest("m", prompt_tokens=20_000, match=Match({"warm": 1}, {"warm": 19_000.0}))
     cold, warm = BackendLoad("cold"), BackendLoad("warm")
-    assert decide(asked, D, [cold, warm]).prefill is warm
-    assert decide(asked, D, [cold]).why is Why.SOONER
-    assert decide(asked, D, []).why is Why.SOONER
+    assert choose(asked, D, [cold, warm]).engine is warm
+    assert choose(asked, D, [cold]).why is Why.SOONER
+    assert choose(asked, D, []).why is Why.SOONER
