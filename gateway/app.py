@@ -386,6 +386,7 @@ class Gateway:
                 due = now + TICK
                 self.reconciler.expire()
                 self.learning.refresh()
+                self.disagg.traffic.refresh()
                 self._refresh_certificate()
                 self.proxy.assume_prefilled(now)
                 self.proxy.ping_silent()

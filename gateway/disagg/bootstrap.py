@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from gateway.config import ConfigError, ConnectorName
-from gateway.disagg.mooncake import BOOTSTRAP_PORT, QUERY, engine_ids
+from gateway.disagg.mooncake import QUERY, bootstrap_url, engine_ids
 from gateway.disagg.pairs import Pairs
 from gateway.fleet.access import Access
 from gateway.fleet.address import Address
@@ -44,10 +44,8 @@ class Bootstraps:
         transfer = backend.config.transfer
         if transfer is not None and transfer.engine_id is not None:
             return
-        side = self._pairs.side(backend)
-        host = f"[{side.host}]" if ":" in side.host else side.host
         try:
-            address = Address.parse(f"http://{host}:{side.bootstrap_port or BOOTSTRAP_PORT}")
+            address = Address.parse(bootstrap_url(self._pairs.side(backend)))
             access = Access(rule=backend.access.rule)
             page = await PageReader(address, self._timeout(), access).get(QUERY)
             ids = engine_ids(page.body)

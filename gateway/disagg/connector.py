@@ -20,15 +20,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 class NoTransfer(Exception):
     """The prefill leg's answer gives the decode leg nothing to fetch. A decode engine can still
-    serve the request as the client sent it.
-
-    Attributes:
-        why: for people; never has anything of the answer in it.
-    """
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    serve the request as the client sent it. Its text never has anything of the answer in it."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +133,7 @@ class Connector(Protocol):
     waits: ClassVar[bool]
     """The prefill leg is answered once the decode engine has fetched the cache, and no sooner: when
     nothing comes, either of them may hang."""
-    lease: ClassVar[float | None]
+    fetch_within: ClassVar[float | None]
     """Seconds after the prefill leg's answer within which the decode leg must be at its engine, by
     the engines' defaults; None when there is no such limit."""
 

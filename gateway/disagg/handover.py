@@ -18,8 +18,6 @@ LEAST_PATIENCE = 10.0
 PATIENCE = 4.0
 """A prefill leg may take this many times as long as it should, and `LEAST_PATIENCE` in any case:
 what takes longer is done sooner by the decode engine alone."""
-
-
 _NO_LEG = Leg(b"")
 
 
@@ -44,8 +42,8 @@ class Handover:
     """Made with both leases, ended once with `end`, on every path. Its pairing is used for one
     decode leg and never again, whatever becomes of it.
 
-        send ──► prefilled ──► decode() ──► sent ──► taken ──► end
-                    └─────────────┴──────────┴── end: what is held is released
+        send ──► prefilled ──► make_decode_leg ──► sent ──► taken ──► end
+                    └─────────────────┴─────────────┴── end: what is held is released
 
     Args:
         body: the client's, as it is for the decode engine.
@@ -60,7 +58,7 @@ class Handover:
         task: the prefill leg; None before it is sent.
         prefilled_at: when the answer was there; None before, and where both legs are sent at once.
         sent: the decode leg went out.
-        leg: the decode leg, once it is made.
+        decode_leg: once it is made.
         taken: the decode engine has shown that it has what was handed over.
         answered: it answers the request, and so sees to what the other one holds.
         transfer: of the cache between the two; None before the prefill leg is over.
@@ -68,19 +66,19 @@ class Handover:
 
     __slots__ = (
         "_clock",
-        "_leg",
+        "_ended",
         "_on_left",
         "_on_over",
         "_over",
+        "_prefill",
         "answer",
         "answered",
         "body",
         "connector",
         "decode_id",
-        "ended",
+        "decode_leg",
         "fresh",
         "lease",
-        "leg",
         "pairing",
         "prefilled_at",
         "sent",
@@ -108,15 +106,15 @@ class Handover:
         self.decode_id = decode_id
         self.fresh = fresh
         self.lease = lease
-        self.leg = _NO_LEG
+        self.decode_leg = _NO_LEG
         self.answer: bytes | None = None
         self.prefilled_at: float | None = None
-        self.sent = self.taken = self.answered = self.ended = False
+        self.sent = self.taken = self.answered = self._ended = False
         self._clock = clock
         self._on_over = on_over
         self._on_left = on_left
         self._over = False
-        self._leg: PrefillLeg | None = None
+        self._prefill: PrefillLeg | None = None
         self.task: asyncio.Task[None] | None = None
         self.transfer: Transfer | None = None
 
@@ -155,7 +153,7 @@ class Handover:
             if connection is None:
                 left = max(0.0, ends_at - self._clock())
                 connection = await upstream.dial(min(limits.connect, left))
-            leg = self._leg = PrefillLeg(needed=not self.connector.concurrent)
+            leg = self._prefill = PrefillLeg(needed=not self.connector.concurrent)
             leg.carry(connection)
             connection.send(head, body, leg, limits, ends_at=ends_at)
             try:
@@ -188,21 +186,21 @@ class Handover:
             self._over = True
             self._on_over(self, served)
 
-    def make_leg(self) -> None:
+    def make_decode_leg(self) -> None:
         """Make what the decode engine is sent.
 
         Raises:
             NoTransfer: the prefill leg's answer has nothing that it could use.
         """
         answer = None if self.connector.concurrent else self.answer
-        self.leg = self.connector.decode(self.body, self.pairing, answer)
+        self.decode_leg = self.connector.decode(self.body, self.pairing, answer)
 
     @property
     def send_before(self) -> float:
         """When the decode leg must have been sent, on the clock."""
-        if self.connector.lease is None or self.prefilled_at is None:
+        if self.connector.fetch_within is None or self.prefilled_at is None:
             return inf
-        return self.prefilled_at + self.connector.lease
+        return self.prefilled_at + self.connector.fetch_within
 
     def take(self) -> None:
         """The decode engine has begun to answer."""
@@ -215,10 +213,10 @@ class Handover:
         Args:
             useless: the prefill engine's answer shows that it holds nothing.
         """
-        if self.ended:
+        if self._ended:
             return
-        self.ended = True
-        task, leg = self.task, self._leg
+        self._ended = True
+        task, leg = self.task, self._prefill
         fetched = self.taken or self.answered
         if task is None:
             self.prefill_over(served=False)

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.config import ConnectorName
 from gateway.disagg.connector import Connector, Leg, Pairing, Release, Side
-from gateway.disagg.vllm import Vllm, decode_leg, prefill_leg, rejected
+from gateway.disagg.vllm import Vllm, decode_leg, engine_id, prefill_leg, rejected
 
 BOOTSTRAP_PORT = 8998
 QUERY = "/query"
@@ -48,22 +48,26 @@ class Mooncake(Vllm):
 
 def _params(pairing: Pairing) -> bytes:
     side, rank = pairing.prefill, pairing.prefill_rank
-    host = f"[{side.host}]" if ":" in side.host else side.host
     return msgspec.json.encode(
         {
             "do_remote_decode": False,
             "do_remote_prefill": True,
-            "remote_bootstrap_addr": f"http://{host}:{side.bootstrap_port or BOOTSTRAP_PORT}",
+            "remote_bootstrap_addr": bootstrap_url(side),
             "remote_engine_id": _engine_id(side, rank),
             "transfer_id": pairing.transfer_id,
         }
     )
 
 
+def bootstrap_url(prefill: Side) -> str:
+    host = f"[{prefill.host}]" if ":" in prefill.host else prefill.host
+    return f"http://{host}:{prefill.bootstrap_port or BOOTSTRAP_PORT}"
+
+
 def _engine_id(side: Side, rank: int) -> str:
     if rank < len(side.engine_ids):
         return side.engine_ids[rank]
-    return f"{side.engine_id}_dp{rank}" if side.dp_size > 1 else side.engine_id
+    return engine_id(side, rank)
 
 
 class _Entry(msgspec.Struct):

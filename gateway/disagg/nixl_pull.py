@@ -15,18 +15,10 @@ import msgspec
 from gateway.config import ConnectorName
 from gateway.disagg.connector import Connector, Leg, NoTransfer, Pairing, Release, Side
 from gateway.disagg.members import Members
-from gateway.disagg.vllm import Vllm, decode_leg, nixl_mismatch, prefill_leg, rejected
+from gateway.disagg.vllm import ASKED, Vllm, decode_leg, nixl_mismatch, prefill_leg, rejected
 
 _LEASE = 30.0
 """Seconds for which engines keep a prompt by default (kv_lease_duration)."""
-_ASKED = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -51,7 +43,7 @@ class NixlPull(Vllm):
     name: ClassVar[ConnectorName] = ConnectorName.NIXL_PULL
     concurrent: ClassVar[bool] = False
     overlaps: ClassVar[bool] = False
-    lease: ClassVar[float | None] = 0.75 * _LEASE
+    fetch_within: ClassVar[float | None] = 0.75 * _LEASE
     """The decode engine renews it every sixth of it, the first time one sixth after it has the
     request; and it began before the answer was here."""
 
@@ -59,7 +51,7 @@ class NixlPull(Vllm):
         return super().mismatch(prefill, decode) or nixl_mismatch(prefill, decode)
 
     def prefill(self, body: bytes, pairing: Pairing) -> Leg:
-        return prefill_leg(body, pairing, _ASKED)
+        return prefill_leg(body, pairing, ASKED)
 
     def decode(self, body: bytes, pairing: Pairing, answer: bytes | None) -> Leg:
         return decode_leg(body, pairing, _params(pairing, answer))

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.config import ConnectorName
 from gateway.disagg.connector import Connector, Leg, Pairing, Release, Side
-from gateway.disagg.vllm import Vllm, decode_leg, nixl_mismatch, prefill_leg
+from gateway.disagg.vllm import ASKED, Vllm, decode_leg, engine_id, nixl_mismatch, prefill_leg
 
 SIDE_CHANNEL_PORT = 5600
 
@@ -25,15 +25,7 @@ class NixlPush(Vllm):
         return super().mismatch(prefill, decode) or nixl_mismatch(prefill, decode)
 
     def prefill(self, body: bytes, pairing: Pairing) -> Leg:
-        params = {
-            "do_remote_decode": True,
-            "do_remote_prefill": False,
-            "remote_engine_id": None,
-            "remote_block_ids": None,
-            "remote_host": None,
-            "remote_port": None,
-            "transfer_id": pairing.transfer_id,
-        }
+        params = {**ASKED, "transfer_id": pairing.transfer_id}
         return prefill_leg(body, pairing, params, ranked=True)
 
     def decode(self, body: bytes, pairing: Pairing, answer: bytes | None) -> Leg:
@@ -41,9 +33,7 @@ class NixlPush(Vllm):
         params = {
             "do_remote_decode": False,
             "do_remote_prefill": True,
-            "remote_engine_id": f"{side.engine_id}_dp{rank}"
-            if side.dp_size > 1
-            else side.engine_id,
+            "remote_engine_id": engine_id(side, rank),
             "remote_host": side.side_channel_host or side.host,
             "remote_port": (side.side_channel_port or SIDE_CHANNEL_PORT) + rank,
             "tp_size": side.tp_size,

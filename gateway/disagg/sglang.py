@@ -27,7 +27,7 @@ class Sglang:
     concurrent: ClassVar[bool] = True
     overlaps: ClassVar[bool] = True
     holds: ClassVar[bool] = True
-    lease: ClassVar[float | None] = None
+    fetch_within: ClassVar[float | None] = None
     alone: ClassVar[bool] = False
     waits: ClassVar[bool] = True
 

@@ -21,7 +21,7 @@ class SharedStore:
     holds: ClassVar[bool] = False
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False
-    lease: ClassVar[float | None] = None
+    fetch_within: ClassVar[float | None] = None
 
     def refuses(self, body: bytes, route: Route) -> Refusal | None:
         if route not in CAPPED:

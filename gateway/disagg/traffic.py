@@ -1,6 +1,8 @@
 """What was seen of each model's requests in the last minutes: what advice is made of.
 
 Requests are told when they have ended, one call each; minutes that are over are dropped as a whole.
+Of very many requests some are looked at and stand for the others, so that what nobody may ever ask
+for costs next to nothing; handovers are never among those that are passed over.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from policies.cost import SAFE_FILL, step_seconds
 MINUTE = 60.0
 MINUTES = 5
 """That are looked back on, the one that has begun included."""
+LOOKED_AT = 100
+"""Requests between two refreshes that each count for themselves. Where there are more, every second
+or third one and so on counts for two, or three."""
 MAX_STREAMS = 256
 """Streams that an engine decodes at a time at most, as engines are usually set."""
 
@@ -49,6 +54,9 @@ class Traffic:
         self._clock = clock
         self._since = clock()
         self._minutes: dict[int, dict[str, Span]] = {}
+        self._ended = 0
+        """Since the last refresh, without handovers."""
+        self._stride = 1
 
     # what is looked at
 
@@ -75,12 +83,18 @@ class Traffic:
         load = self._loads.get(record.backend)
         if load is None or (record.ttft is None and record.outcome is not Outcome.OK):
             return
+        stands_for = 1
+        if not record.prefill_backend:
+            stands_for = self._stride
+            self._ended += 1
+            if self._ended % stands_for:
+                return
         span = self._span(self.model_at(record.backend, record.model))
         reported = record.reported_prompt_tokens
         prompt = float(reported or record.prompt_tokens)
-        span.requests += 1
-        span.seconds += record.duration - record.queue_seconds
-        span.prompts.add(prompt)
+        span.requests += stands_for
+        span.seconds += stands_for * (record.duration - record.queue_seconds)
+        span.prompts.add(prompt, stands_for)
         prefill = load
         if record.prefill_backend:
             span.handovers += 1
@@ -89,14 +103,20 @@ class Traffic:
                 span.handed_ttft.add(record.ttft)
         else:
             if record.ttft is not None:
-                span.ttft.add(record.ttft)
+                span.ttft.add(record.ttft, stands_for)
             if record.tpot is not None:
-                span.tpot.add(record.tpot)
+                span.tpot.add(record.tpot, stands_for)
         scale = prompt / record.prompt_tokens if record.prompt_tokens else 1.0
-        add(span.prefill, prefill.id, work_seconds(prefill, prompt, scale * record.uncached_tokens))
+        work = work_seconds(prefill, prompt, scale * record.uncached_tokens)
+        add(span.prefill, prefill.id, stands_for * work)
         if record.output_tokens:
             share = stream_share(load, prompt + 0.5 * record.output_tokens, self._pace())
-            add(span.decode, load.id, share * record.output_tokens)
+            add(span.decode, load.id, stands_for * share * record.output_tokens)
+
+    def refresh(self) -> None:
+        """To be called a few times a second."""
+        self._stride = 1 + self._ended // LOOKED_AT
+        self._ended = 0
 
     def transfer(
         self, prefill: str, decode: str, name: str, tokens: float, began: float | None

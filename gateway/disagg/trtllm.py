@@ -51,7 +51,7 @@ class Trtllm:
     holds: ClassVar[bool] = True
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False
-    lease: ClassVar[float | None] = None
+    fetch_within: ClassVar[float | None] = None
 
     def refuses(self, body: bytes, route: Route) -> Refusal | None:
         return refusal(body) if route in _PROMPTS else Refusal.ROUTE

@@ -14,6 +14,15 @@ from gateway.disagg.route import Route
 from gateway.disagg.sides import cache_mismatch
 
 PARAMS = "kv_transfer_params"
+ASKED = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""Parameters of a prefill leg over NIXL."""
 _WITHOUT = frozenset({"request_id"})
 """The header on both legs holds in its place; what releases a prompt would go by the body's."""
 _NOBODY = "prefixgate-releases-a-prompt"
@@ -24,7 +33,7 @@ class Vllm:
     """Base of the protocols."""
 
     holds: ClassVar[bool] = True
-    lease: ClassVar[float | None] = None
+    fetch_within: ClassVar[float | None] = None
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False
 
@@ -76,6 +85,11 @@ def rejected(pairing: Pairing, params: bytes) -> Release:
         body=body % (_NOBODY.encode(), PARAMS.encode(), params),
         headers=pairing.headers(),
     )
+
+
+def engine_id(prefill: Side, rank: int) -> str:
+    """What one data-parallel rank is called, where not each has told its own name."""
+    return f"{prefill.engine_id}_dp{rank}" if prefill.dp_size > 1 else prefill.engine_id
 
 
 def nixl_mismatch(prefill: Side, decode: Side) -> str | None:

@@ -178,10 +178,8 @@ class Dispatcher:
                 if handover.failure is not None or self._clock() > handover.send_before:
                     upstream.park(connection)
                     raise HandoverFailed(handover.failure)
-                body, head = (
-                    handover.leg.body,
-                    leg_head(context, backend, upstream.access, handover),
-                )
+                body = handover.decode_leg.body
+                head = leg_head(context, backend, upstream.access, handover)
                 handover.sent = True
             relay.carry(connection)
             sent_at = self._clock()

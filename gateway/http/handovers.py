@@ -108,9 +108,9 @@ class Handovers:
             try:
                 await self._prefill(context, pool, lease, prefills, share)
                 handover = context.handover
-                if handover is not None and handover.leg.final:
+                if handover is not None and handover.decode_leg.final:
                     handover.take()
-                    self._dispatcher.pass_on(context, 200, _JSON, handover.leg.body)
+                    self._dispatcher.pass_on(context, 200, _JSON, handover.decode_leg.body)
                     return None
                 broken = await self._dispatcher.send(context, lease, may_retry=may_retry)
             except HandoverFailed as failed:
@@ -200,10 +200,10 @@ class Handovers:
                 await self._legs.answer(context, handover)
                 lease.prefill_due = self._clock()
                 context.limits = self._limits.of(pool.model, WorkClass.DECODE)
-            handover.make_leg()
+            handover.make_decode_leg()
         except (UpstreamFailure, LegRefused, Stale, OutOfDescriptors, NoTransfer) as failure:
             raise HandoverFailed(failure) from None
-        if handover.leg.final and record.stream:
+        if handover.decode_leg.final and record.stream:
             # One token and its end: not worth making a stream of.
             raise HandoverFailed(NoTransfer("the prefill leg's answer is all of it"))
 

@@ -57,7 +57,7 @@ def leg_head(
     scope, headers = context.scope, context.headers
     assert headers is not None
     plain = leg is not None
-    leg = leg or handover.leg
+    leg = leg or handover.decode_leg
     target = backend.address.base_path.encode()
     if isinstance(leg, Release) and leg.path is not None:
         target += leg.path.encode()

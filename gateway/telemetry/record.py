@@ -54,8 +54,7 @@ class RequestRecord(msgspec.Struct):
         reported_prompt_tokens, reported_cached_tokens: as the engine reports them, else None. One
             that has told cached tokens before and leaves them out has said 0.
         disconnect_phase: where it was when the client left: body, queue, prefill, connect or
-            answer; None
-            when the client stayed.
+            answer; None when the client stayed.
     """
 
     id: str

@@ -31,10 +31,10 @@ class Sketch:
         self._least = inf
         self._most = 0.0
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.sum += value
-        self.squares += value * value
+    def add(self, value: float, times: int = 1) -> None:
+        self.count += times
+        self.sum += times * value
+        self.squares += times * value * value
         if value < self._least:
             self._least = value
         if value > self._most:
@@ -44,7 +44,7 @@ class Sketch:
         elif value > MOST:
             value = MOST
         bucket = int(log(value / LEAST) * _PER_LOG)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + times
 
     def take_in(self, other: Sketch) -> None:
         """Count all that another one has counted."""

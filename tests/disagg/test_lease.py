@@ -34,7 +34,7 @@ def slow_to_connect(upstream: Upstream, times: int) -> None:
 
 
 def served(monkeypatch: pytest.MonkeyPatch, pools: Pools, times: int) -> Answer:
-    monkeypatch.setattr(NixlPull, "lease", LEASE)
+    monkeypatch.setattr(NixlPull, "fetch_within", LEASE)
     pools.prefills[0].kv.lease = LEASE
 
     async def ask(inside: InsideGateway) -> Answer:

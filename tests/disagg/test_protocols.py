@@ -119,7 +119,7 @@ UNUSABLE = [
 def test_P06_nixl_pull_takes_no_junk(answer: bytes | None) -> None:
     with pytest.raises(NoTransfer) as caught:
         PULL.decode(BODY, pairing(Route.CHAT), answer)
-    assert caught.value.why
+    assert str(caught.value)
     assert PULL.release(pairing(Route.CHAT), answer) is None
 
 

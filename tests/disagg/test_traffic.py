@@ -7,7 +7,7 @@ import pytest
 from gateway.config import BackendConfig, Disagg, Health, KvCache
 from gateway.disagg.networks import Networks
 from gateway.disagg.span import Waste
-from gateway.disagg.traffic import MINUTE, MINUTES, Traffic, stream_share, work_seconds
+from gateway.disagg.traffic import LOOKED_AT, MINUTE, MINUTES, Traffic, stream_share, work_seconds
 from gateway.fleet.aliases import Aliases
 from gateway.fleet.backend import Source
 from gateway.fleet.facts import EngineFacts
@@ -104,6 +104,28 @@ def test_what_was_not_served_counts_for_nothing(stage: Stage) -> None:
     assert stage.traffic.seen("m").requests == 0
     stage.end(outcome=Outcome.CANCELLED, ttft=0.1)
     assert stage.traffic.seen("m").requests == 1
+
+
+def test_of_very_many_some_stand_for_all_but_handovers_count_each(stage: Stage) -> None:
+    for _ in range(2 * LOOKED_AT):
+        stage.end(duration=2.0, queue_seconds=0.0)
+    stage.traffic.refresh()
+    before = stage.traffic.seen("m")
+    assert before.requests == before.prompts.count == 2 * LOOKED_AT
+    for _ in range(30):
+        stage.end(duration=2.0, queue_seconds=0.0)
+    for _ in range(7):
+        stage.end(duration=2.0, queue_seconds=0.0, prefill_backend=stage.p)
+    after = stage.traffic.seen("m")
+    assert (after.requests - before.requests, after.handovers) == (37, 7)
+    assert after.seconds - before.seconds == pytest.approx(74.0)
+    assert after.prompts.count - before.prompts.count == 37
+    assert after.ttft.count - before.ttft.count == 30
+    each = before.decode[stage.d] / before.requests
+    assert after.decode[stage.d] == pytest.approx(each * after.requests)
+    stage.traffic.refresh()
+    stage.end()
+    assert stage.traffic.seen("m").requests == after.requests + 1
 
 
 def test_aliases_and_adapters_count_for_the_model(stage: Stage) -> None:
