@@ -216,16 +216,17 @@ def test_v01_clients_cannot_choose_the_internal_target(site: Site) -> None:
 
 
 def test_p10_prefill_answers_that_are_long_and_slow(site: Site) -> None:
-    """500 at a time; with one protocol of each kind several times, to see what is left of them."""
+    """500 at a time; with one protocol of each kind twice, to see what is left of them."""
     filler = b', "filler": "' + b"x" * 50_000 + b'"}'
-    memory = 0
+    memory: list[int] = []
 
     async def wave() -> list[Answer]:
         bodies = (site.body(stream=bool(number % 2)) for number in range(500))
         asked = [await send(site.gw.port, CHAT.path, body) for body in bodies]
         return await asyncio.gather(*(each.whole() for each in asked))
 
-    for number in range(4 if site.protocol in ("nixl_pull", "sglang") else 1):
+    twice = site.protocol in ("nixl_pull", "sglang")
+    for _ in range(2 if twice else 1):
         site.pools.reset()
         for engine in site.pools.prefills:
             engine.spoil = lambda body: body[:-1] + filler
@@ -236,10 +237,12 @@ def test_p10_prefill_answers_that_are_long_and_slow(site: Site) -> None:
         assert site.pools.complaints == []
         assert len(site.legs(Part.PREFILL)) == 500
         assert site.pools.held == 0
-        memory = memory or site.gw.rss()
-        assert site.gw.rss() < memory + 100_000_000, number
-    # What is kept for later is closed when it has been idle for some seconds.
-    site.prefill.wait(lambda: not site.prefill.connections)
+        memory.append(site.gw.rss())
+    if twice:
+        # The answers of one wave are 25 MB.
+        assert memory[1] < memory[0] + 15_000_000
+        # What is kept for later is closed when it has been idle for some seconds.
+        site.prefill.wait(lambda: not site.prefill.connections)
 
 
 def test_p10_the_first_token_waits_for_no_tail_of_a_prefill_answer(site: Site) -> None:
