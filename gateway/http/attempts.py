@@ -66,16 +66,17 @@ class Attempts:
             context.ends_at = context.record.arrived + limits.total
         inference = context.dialect.ends_with_marker
         tried: list[str] = []
-        try:
-            self._joint.appraise(context, pool)
-        except Stranded as stranded:
-            self._handovers.give_up(context, stranded)
-            return
+        if pool.screen is not None:
+            try:
+                self._joint.appraise(context, pool)
+            except Stranded as stranded:
+                self._handovers.give_up(context, stranded)
+                return
         await self._admission.admit(context, pool)
         while True:
             before = len(tried)
             try:
-                if not self._joint.arrange(context, pool, tried):
+                if pool.screen is not None and not self._joint.arrange(context, pool, tried):
                     await self._anew(context, pool)
                     continue
                 lease = context.lease

@@ -12,7 +12,7 @@ from gateway.disagg.placing import HandoverPlacing
 from gateway.disagg.prefill_choice import RemotePrefill
 from gateway.disagg.reasons import Why
 from gateway.disagg.refusal import Refusal
-from gateway.disagg.route import route_of
+from gateway.disagg.route import Route, route_of
 from gateway.http.context import RequestContext
 from gateway.http.prefill_router import Stranded, leave_alone
 from gateway.scheduling.cached import anchor
@@ -26,11 +26,12 @@ _OF_AN_ENGINE = frozenset({Why.WORTH, Why.NEEDED, Why.SOONER, Why.HOSTED})
 
 
 class JointRouting:
-    """Args:
-    prefills: the prefill engines that can take requests now, by model; a model that no prefill
-        engine serves is missing.
-    loads: the ledgers, by backend id.
-    policy: None where it is one that chooses one engine; no request is changed then.
+    """For pools with a `screen`: those of models that prefill engines serve, under such a policy.
+
+    Args:
+        prefills: the prefill engines that can take requests now, by model.
+        loads: the ledgers, by backend id.
+        policy: None where it is one that chooses one engine.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class JointRouting:
             Stranded: none could, and nobody serves it without.
         """
         prefills = self._prefills.get(pool.model)
-        if not prefills or self._policy() is None:
+        if not prefills:
             return
         scope = context.scope
         why = self._engines.why_alone(scope["method"], scope["path"], context.body, prefills)
@@ -79,21 +80,19 @@ class JointRouting:
         Raises:
             Stranded: nobody is there who could.
         """
-        if pool.model not in self._prefills:
-            return True
         policy, lease, request = self._policy(), context.lease, context.request
-        if policy is None:
-            return True
+        assert policy is not None
         assert lease is not None
         assert request is not None
         id, record = lease.backend_id, context.record
         prefills = self._engines.role(id) is Role.PREFILL
-        if prefills and record.placement_reason != Why.ROUTE:
+        route = route_of(context.scope["method"], context.scope["path"])
+        if prefills and route is not None:
             placement = policy.pair(
                 structs.replace(request, now=self._clock()), self._loads[id], tried
             )
             if placement.is_remote:
-                refused = self._hand_over(context, lease, placement.decode)
+                refused = self._hand_over(context, lease, placement.decode, route)
                 if refused is None:
                     record.placement = "remote"
                     record.placement_reason = self._engines.why_remote(placement.decode)
@@ -128,17 +127,17 @@ class JointRouting:
 
     # how it is done
 
-    def _hand_over(self, context: RequestContext, lease: Lease, decode: str) -> Refusal | None:
+    def _hand_over(
+        self, context: RequestContext, lease: Lease, decode: str, route: Route
+    ) -> Refusal | None:
         """Take a lease at the decode engine; the one at the prefill engine goes with the handover.
 
         Returns:
             Why this pair's protocol does not carry the request; None where it does.
         """
-        request, scope, prefill = context.request, context.scope, lease.backend_id
+        request, prefill = context.request, lease.backend_id
         assert request is not None
-        route = route_of(scope["method"], scope["path"])
         connector = self._engines.connector(prefill, decode)
-        assert route is not None  # or it would have been left alone
         assert connector is not None  # or they would not be a pair
         refused = connector.refuses(context.body, route)
         if refused is not None:

@@ -31,15 +31,13 @@ def note_answer(relay: Relay, record: RequestRecord) -> None:
         record.outcome = outcome_of(relay)
 
 
-def note_handover(context: RequestContext) -> None:
+def note_handover(context: RequestContext, handover: Handover) -> None:
     """Fill in what the prefill leg told of a request that was prefilled elsewhere.
 
     Cached is what no engine had to compute. To the decode engine everything is, that was handed
     over; only the prefill engine knows.
     """
-    record, handover = context.record, context.handover
-    if handover is None:
-        return
+    record = context.record
     usage = handover_usage(context, handover)
     record.reported_cached_tokens = None if usage is None else usage.cached_tokens
     if record.reported_prompt_tokens is None and usage is not None:

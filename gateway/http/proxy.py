@@ -351,7 +351,8 @@ class Proxy:
         try:
             if context.relay is not None:
                 note_answer(context.relay, record)
-                note_handover(context)
+                if context.handover is not None:
+                    note_handover(context, context.handover)
                 self._learning.answered(context)
         finally:
             identity = context.identity

@@ -85,6 +85,8 @@ class Pool:
 
     Attributes:
         avoided: backends that could be chosen too, but for being busy while these are not.
+        members: all backends, those included.
+        screen: what else a backend must be able to do for a request; None for nothing.
     """
 
     def __init__(
@@ -97,6 +99,8 @@ class Pool:
         self._waiting = Waiting(self._placer, clock)
         self._granter = Granter(self._waiting, self._placer, clock)
         self.avoided: tuple[BackendLoad, ...] = ()
+        self.members: tuple[BackendLoad, ...] = ()
+        self.screen: Screen | None = None
         self._tickets = 0
         self._next_look = 0
         self._closed = False
@@ -124,27 +128,17 @@ class Pool:
         self.expire()
 
     @property
-    def screen(self) -> Screen | None:
-        """What else a backend must be able to do for a request; None for nothing."""
-        return self._placer.screen
-
-    @screen.setter
-    def screen(self, screen: Screen | None) -> None:
-        self._placer.screen = screen
-
-    @property
     def backends(self) -> tuple[BackendLoad, ...]:
         return self._placer.backends
 
-    @property
-    def members(self) -> tuple[BackendLoad, ...]:
-        """All of them, those that are avoided included."""
-        return (*self.backends, *self.avoided) if self.avoided else self.backends
-
     def set_backends(
-        self, backends: Sequence[BackendLoad], avoided: Sequence[BackendLoad] = ()
+        self,
+        backends: Sequence[BackendLoad],
+        avoided: Sequence[BackendLoad] = (),
+        screen: Screen | None = None,
     ) -> None:
-        """Set which backends can be chosen from now on, and which others are avoided.
+        """Set which backends can be chosen from now on, which others are avoided, and what else is
+        asked of one.
 
         Leases at a backend that leaves go on and still count when it comes back: a backend keeps
         its one `BackendLoad`. With none left, tickets that wait stay until they expire, since
@@ -158,6 +152,8 @@ class Pool:
         for load in self.backends:
             load.unwatch(self._granter.serve)
         self.avoided = tuple(avoided)
+        self.members = (*backends, *avoided)
+        self.screen = self._placer.screen = screen
         self._placer.set_backends(backends)
         self._waiting.lines.set_backends(backends)
         for load in backends:

@@ -75,11 +75,14 @@ class Pools:
                 self._pools[model] = pool
                 if self._closed:
                     pool.close()
-            pool.screen = screen if model in screened else None
-            pool.set_backends(loads, avoided.get(model, ()) if avoided else ())
+            pool.set_backends(
+                loads,
+                avoided.get(model, ()) if avoided else (),
+                screen if model in screened else None,
+            )
         for model in self._pools.keys() - serving.keys():
             pool = self._pools[model]
-            pool.set_backends(())
+            pool.set_backends((), (), screen if model in screened else None)
             if pool.is_empty():
                 del self._pools[model]
 
