@@ -12,9 +12,11 @@ from gateway.config import (
     PolicyConfig,
     Settings,
 )
-from gateway.fleet.backend import Backend
+from gateway.disagg.placing import HandoverPlacing
+from gateway.fleet.backend import Backend, Source
 from gateway.fleet.facts import EngineFacts
 from gateway.types import EngineKind, Role
+from policies.prefix_affinity import PrefixAffinity
 
 FACTS = EngineFacts(EngineKind.VLLM, "/health", ("m",), capacity_tokens=1000)
 
@@ -66,6 +68,22 @@ def test_prefill_engines_can_be_chosen_first_where_costs_decide_on_handovers(
     assert serving(built) == ({ids["d"], ids["p"]} if joint else {ids["d"]})
     built.fleet.drain(ids["d"])
     assert serving(built) == {ids["p"]}
+
+
+def test_a_fleet_without_prefill_engines_routes_by_the_policy_itself() -> None:
+    built, backends = gateway(HANDING_OVER, p=Role.PREFILL, d=Role.DECODE)
+    assert type(built.pools.policy) is HandoverPlacing
+    for backend in backends.values():
+        built.fleet.probe_succeeded(backend, FACTS)
+    pool = built.pools.get("m")
+    assert pool is not None
+    assert pool.screen is not None
+    configs = [BackendConfig(url=f"http://{name}:1", role=backends[name].role) for name in "pd"]
+    built.reconciler.offer(Source.CONFIG, configs[1:])
+    assert type(built.pools.policy) is type(pool.policy) is PrefixAffinity
+    assert pool.screen is None
+    built.reconciler.offer(Source.CONFIG, configs)
+    assert type(pool.policy) is HandoverPlacing
 
 
 def test_the_engines_cache_size_reaches_index_and_ledger() -> None:
