@@ -19,11 +19,12 @@ from gateway.disagg.prefill_leg import LegRefused
 from gateway.disagg.reasons import Fallback
 from gateway.disagg.span import Waste
 from gateway.fleet.time_limits import TimeLimitTable
-from gateway.fleet.upstream import FailureKind, OutOfDescriptors, UpstreamFailure
+from gateway.fleet.upstream import OutOfDescriptors, UpstreamFailure
 from gateway.http.context import RequestContext, Tries
 from gateway.http.dispatch import Dispatcher
 from gateway.http.errors import Malformed, Overloaded, UpstreamBroke
-from gateway.http.failures import BUSY, DROPPED, Blame, Failure, refusal
+from gateway.http.failures import DROPPED, Blame, Failure
+from gateway.http.fallback import fallback_for
 from gateway.http.prefill_legs import PrefillLegs
 from gateway.http.prefill_router import DecodeShare, PrefillRouter, Stranded
 from gateway.http.verdicts import Verdicts
@@ -39,9 +40,6 @@ MOST_FAILED = 2
 
 _ITS_OWN = frozenset({400, 413, 415, 422})
 """What a prefill engine says of the request itself: the decode engine would say no other."""
-_SLOW = frozenset(
-    {FailureKind.FIRST_BYTE_TIMEOUT, FailureKind.IDLE_TIMEOUT, FailureKind.TOTAL_TIMEOUT}
-)
 _JSON = [(b"content-type", b"application/json")]
 
 
@@ -224,7 +222,8 @@ class Handovers:
         handover, tries = context.handover, context.tries
         assert handover is not None
         assert tries is not None
-        unclear = handover.connector.waits and _fallback_for(cause) is Fallback.SLOW
+        why = fallback_for(cause)
+        unclear = handover.connector.waits and why is Fallback.SLOW
         self._verdicts.leg_failed(context, handover.lease, cause, to_blame=not unclear)
         handover.end(useless=isinstance(cause, NoTransfer))
         if isinstance(cause, NoTransfer):
@@ -237,7 +236,6 @@ class Handovers:
         elif cause is not None:
             tries.failed += (handover.prefill_id,)
             tries.cause = cause
-        why = _fallback_for(cause)
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             tries.last = why
             return None
@@ -289,18 +287,6 @@ class Handovers:
         """Comments may have gone out while the exchange lasted."""
         if context.relay is not None:
             context.opened = context.relay.opened
-
-
-def _fallback_for(cause: BaseException | None) -> Fallback:
-    if cause is None:
-        return Fallback.EXPIRED
-    if isinstance(cause, NoTransfer):
-        return Fallback.NO_TRANSFER
-    if isinstance(cause, LegRefused):
-        return Fallback.BUSY if refusal(cause.status) is BUSY else Fallback.REFUSED
-    if isinstance(cause, UpstreamFailure) and cause.kind in _SLOW:
-        return Fallback.SLOW
-    return Fallback.BROKEN
 
 
 def _is_error(row: Failure | None) -> bool:
