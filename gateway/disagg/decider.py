@@ -78,6 +78,7 @@ class Terms(msgspec.Struct, frozen=True):
         decode: the request's own, and the slow-down that it brings to others.
         memory: steep from 95 % of the KV cache on, of either engine.
         hosting: what later prefills do to its answer, at an engine that is there for prefills.
+        margin: by how much a handover must be cheaper than what one engine does.
     """
 
     queue: float
@@ -91,6 +92,7 @@ class Terms(msgspec.Struct, frozen=True):
     decode: float
     memory: float
     hosting: float = 0.0
+    margin: float = 0.0
 
     @property
     def ttft(self) -> float:
@@ -100,7 +102,8 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def total(self) -> float:
         for_others = self.price + self.blocking + self.streams
-        return self.ttft + self.late + for_others + self.decode + self.memory + self.hosting
+        own = self.ttft + self.late + self.decode + self.memory + self.hosting
+        return own + for_others + self.margin
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -132,7 +135,7 @@ class Verdict(msgspec.Struct, frozen=True):
         local, remote = self.local, self.remote
         if local is None or remote is None:
             return local or remote
-        return remote if pays(remote.terms.total, local.terms.total) else local
+        return remote if remote.terms.total < local.terms.total else local
 
 
 def decide(
@@ -331,12 +334,8 @@ def remote_placement(
         decode=best.decode,
         memory=best.memory + here.memory,
     )
-    return Placement(prefill.id, best.id, terms)
-
-
-def pays(remote: float, local: float) -> bool:
-    """Whether two engines are so much cheaper than one that it is worth it."""
-    return remote + max(MARGIN_SHARE * remote, MARGIN_SECONDS) < local
+    margin = max(MARGIN_SHARE * terms.total, MARGIN_SECONDS)
+    return Placement(prefill.id, best.id, msgspec.structs.replace(terms, margin=margin))
 
 
 def _decode(request: RouteRequest, candidate: Candidate, prices: Prices) -> float:

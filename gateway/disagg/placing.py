@@ -15,7 +15,6 @@ from gateway.disagg.decider import (
     landing_sites,
     local_placement,
     patience_seconds,
-    pays,
     remote_placement,
 )
 from gateway.disagg.engines import Engines, transfers
@@ -206,7 +205,7 @@ class HandoverPlacing(PrefixAffinity):
         return remote if not self.engines.serves_alone(id) or self.prefers(remote, local) else local
 
     def prefers(self, remote: Placement, local: Placement) -> bool:
-        return pays(remote.terms.total, local.terms.total)
+        return remote.terms.total < local.terms.total
 
     def _hosting_seconds(self, request: RouteRequest, candidate: Candidate) -> float:
         """What it costs that prompts which come later stall an answer."""

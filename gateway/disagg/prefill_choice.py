@@ -13,7 +13,6 @@ from gateway.disagg.decider import (
     Prices,
     landing_sites,
     local_placement,
-    pays,
     remote_placement,
 )
 from gateway.disagg.engines import TransferSeconds
@@ -95,9 +94,7 @@ def by_cost(transfers: Callable[[str], TransferSeconds]) -> ChoosePrefill:
             return PrefillChoice(None, Why.SOONER)
         remote, load = min(ways, key=itemgetter(0))
         local = local_placement(request, decode, prices).terms.total
-        if not pays(remote, local):
-            return PrefillChoice(None, Why.SOONER)
-        return PrefillChoice(load, Why.WORTH)
+        return PrefillChoice(load, Why.WORTH) if remote < local else PrefillChoice(None, Why.SOONER)
 
     return choose
 

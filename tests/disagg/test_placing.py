@@ -217,3 +217,13 @@ def test_what_is_sent_during_the_prefill_is_taken_off_the_transfer() -> None:
     policy.engines.overlapping = {"d1"}
     assert policy.pair(asked, View("p")).terms.transfer < 0.1 * whole
     assert policy.paired_with(asked, View("p"), [View("d2")]).terms.transfer == whole
+
+
+def test_a_short_prompt_is_not_handed_over_for_the_sake_of_a_few_milliseconds() -> None:
+    """The control is a line in which it would wait for much longer."""
+    policy, engines = busy(placing()), fleet()
+    asked = request(tokens=10, now=300.0)
+    for pending, chosen in ((200.0, {"d1", "d2"}), (20_000.0, {"p"})):
+        for decode in engines[1:]:
+            decode.pending_tokens = pending
+        assert policy.choose(asked, engines).backend in chosen
