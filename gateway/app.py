@@ -233,14 +233,16 @@ class Gateway:
         self.prober = Prober(
             self.fleet, settings.health, instance=self.instance, also=bootstraps.ask
         )
-        reports = Reports(self.loads, clock, self.metrics.load_failed)
-        self.poller = LoadPoller(self.fleet, settings.health, reports, clock)
         self._ticker: asyncio.Task[None] | None = None
         self._admin_listener: AdminListener | None = None
         self._starlette = self._control_plane()
         self.following = Following(self)
         self.fleet.on_change(self.following.changed)
         self.fleet.on_restart(self.following.restarted)
+        # After the pools: to stop counting strangers makes room, which is for nobody at a backend
+        # that is out.
+        reports = Reports(self.loads, clock, self.metrics.load_failed)
+        self.poller = LoadPoller(self.fleet, settings.health, reports, clock)
         if self.replication is not None:
             self.replication.join(self)
         self.reconciler.offer(Source.CONFIG, settings.backends)

@@ -40,7 +40,9 @@ class FleetEngines:
         return self._fleet.get(id).role
 
     def serves_alone(self, id: str) -> bool:
-        return self._pairs.serves_alone(self._fleet.get(id))
+        """False of one that is gone."""
+        backend = self._fleet.find(id)
+        return backend is not None and self._pairs.serves_alone(backend)
 
     def any_serves_alone(self, pool: Pool) -> bool:
         """Whether anybody serves requests of a pool without a handover, busy or not."""
