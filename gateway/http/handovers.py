@@ -87,7 +87,11 @@ class Handovers:
             Stranded: it cannot be served there.
         """
         prefills = self._prefills.get(pool.model)
-        if prefills is None or self._engines.role(lease.backend_id) is not Role.DECODE:
+        if prefills is None:
+            return self._dispatcher.send(context, lease, may_retry=may_retry)
+        role = self._engines.role(lease.backend_id)
+        if role is not Role.DECODE:
+            self._router.serve_whole(context, role)
             return self._dispatcher.send(context, lease, may_retry=may_retry)
         return self._hand_over(context, pool, lease, prefills, may_retry=may_retry)
 
@@ -236,8 +240,8 @@ class Handovers:
         elif cause is not None:
             tries.failed += (handover.prefill_id,)
             tries.cause = cause
+        why = tries.last = fallback_for(cause)
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
-            tries.last = why
             return None
         if not self._engines.serves_alone(handover.decode_id):
             raise Stranded(cause)

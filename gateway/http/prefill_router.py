@@ -18,6 +18,7 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.telemetry.metrics import Metrics
+from gateway.types import Role
 from policies.base import RouteRequest
 from policies.cost import own_prefill_seconds
 
@@ -118,9 +119,23 @@ class PrefillRouter:
             context.tries = Tries()
         context.tries.fallback = why
         leave_alone(context)
-        if not context.record.fallback:
-            context.record.fallback = why
-            self._metrics.fallback(why)
+        self._note_fallback(context, why)
+
+    def serve_whole(self, context: RequestContext, role: Role) -> None:
+        """An engine serves a request from which nothing is taken over, and that may have been meant
+        to be handed over.
+
+        Args:
+            role: the engine's.
+        """
+        record, tries = context.record, context.tries
+        record.prefill_backend = ""
+        if tries is not None:
+            fallback = tries.fallback or tries.last or Fallback.DECODE
+            self._note_fallback(context, fallback)
+            record.placement, record.placement_reason = "local", fallback
+        elif role is Role.PREFILL and not record.placement:
+            record.placement, record.placement_reason = "local", Why.HOSTED
 
     # how it is done
 
@@ -185,9 +200,17 @@ class PrefillRouter:
 
     def _fall_back(self, context: RequestContext, decode: str, why: Fallback) -> Fallback:
         if not self._engines.serves_alone(decode):
-            raise Stranded(None if context.tries is None else context.tries.cause)
+            if context.tries is None:
+                context.tries = Tries()
+            context.tries.last = why
+            raise Stranded(context.tries.cause)
         self.serve_alone(context, why)
         return why
+
+    def _note_fallback(self, context: RequestContext, why: Fallback) -> None:
+        if not context.record.fallback:
+            context.record.fallback = why
+            self._metrics.fallback(why)
 
     def _has_room(self, load: BackendLoad) -> bool:
         return load.has_permit and load.prefill.has_slot(self._max_requests())
