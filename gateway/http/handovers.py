@@ -148,9 +148,10 @@ class Handovers:
                 code="not_carried",
             )
         else:
-            raise Overloaded(
-                "No prefill engine is available.", status=503, code="no_prefill", retry_after=1
-            )
+            why = "No prefill engine is available."
+            if cause is not None:
+                why = "The prompt could not be handed over."
+            raise Overloaded(why, status=503, code="no_prefill", retry_after=1)
 
     # before the decode leg
 

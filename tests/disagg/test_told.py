@@ -88,3 +88,13 @@ def test_who_finds_the_prefill_engines_full_is_told_so(tmp_path: Path) -> None:
         assert full == told.count("local; full")
         assert len(site.legs(Part.PREFILL)) == 1
         go_on.set()
+
+
+def test_an_answer_with_nothing_to_fetch_is_not_told_as_no_prefill_engine(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        site = Site(stack, tmp_path, "nixl_pull", disagg={"fallback": "fail"})
+        site.prefill.spoil = lambda body: b"{}"
+        answer = site.ask(site.body())
+        assert answer.status == 503
+        assert answer.json["error"]["message"] == "The prompt could not be handed over."
+        site.gw.settles_idle()

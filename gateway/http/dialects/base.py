@@ -22,6 +22,8 @@ __all__ = ["BadRequest", "Body", "Dialect", "JsonDialect", "Usage", "count_or_no
 
 
 EVENT_STREAM = b"text/event-stream"
+MAX_COUNT = 1 << 53
+"""Beyond any that there is, and still a float: what clients send may have hundreds of digits."""
 
 
 class BadRequest(Malformed):
@@ -203,8 +205,8 @@ class JsonDialect(Generic[B]):
 
 
 def count_or_none(value: Any) -> int | None:
-    """`value` if it is a count, None if it is anything else."""
-    return value if type(value) is int and value >= 0 else None
+    """`value` if it is a count, `MAX_COUNT` at most; None if it is anything else."""
+    return min(value, MAX_COUNT) if type(value) is int and value >= 0 else None
 
 
 def int_or_none(value: Any) -> int | None:

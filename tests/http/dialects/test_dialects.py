@@ -199,6 +199,7 @@ def test_stream_flag(path: str) -> None:
         ("/v1/chat/completions", {"max_tokens": True}, None),
         ("/v1/completions", {"max_tokens": 5}, 5),
         ("/v1/responses", {"max_output_tokens": 5}, 5),
+        ("/v1/chat/completions", {"max_tokens": 10**400}, 1 << 53),
         ("/v1/messages", {"max_tokens": 5}, 5),
     ],
 )
