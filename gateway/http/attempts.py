@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from gateway.config import Retries, Timeouts
 from gateway.fleet.fleet import UnknownBackend
 from gateway.fleet.time_limits import TimeLimitTable
+from gateway.fleet.upstream import FailureKind, UpstreamFailure
 from gateway.http.admission import Admission
 from gateway.http.context import RequestContext
 from gateway.http.errors import UpstreamBroke
@@ -23,6 +24,8 @@ from policies.base import RouteRequest
 PATIENCE = 1.0
 """Seconds that a request which a busy backend refused waits for another one: no longer than its
 client would be told to wait before it comes again."""
+
+_UNREACHED = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT})
 
 
 class Attempts:
@@ -108,6 +111,9 @@ class Attempts:
             if failure is not None and more and await self._again(context, pool, tried, failure):
                 self._metrics.retries += 1
                 continue
+            if broken is not None and self._stand_in(context, pool, tried, broken):
+                self._metrics.retries += 1
+                continue
             self._judge_trial(context, pool)
             if broken is not None:
                 raise UpstreamBroke(broken)
@@ -157,6 +163,27 @@ class Attempts:
                 context, pool, _avoided(context, tried), patience=patience
             )
         )
+
+    def _stand_in(
+        self, context: RequestContext, pool: Pool, tried: Collection[str], broken: UpstreamFailure
+    ) -> bool:
+        """Get a request whose backend cannot be reached a lease at a prefill engine, where nobody
+        else is left. Where the policy does not choose among engines of all roles, they are in the
+        pool only without others."""
+        if (
+            broken.kind not in _UNREACHED
+            or context.owner is not None
+            or context.client.gone
+            or len(tried) > self._retries.max_retries
+            or self._has_untried(pool, tried)
+        ):
+            return False
+        lease = self._handovers.stand_in(context, pool, tried)
+        if lease is None:
+            return False
+        self._admission.give_back(context)
+        context.lease = lease
+        return True
 
     def _has_untried(self, pool: Pool, tried: Collection[str]) -> bool:
         """Whether there is a backend that was not tried, with room or without."""

@@ -7,7 +7,7 @@ itself, from the bytes that the client sent. No pairing is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from gateway.config import Timeouts
@@ -87,10 +87,10 @@ class Handovers:
             Stranded: it cannot be served there.
         """
         prefills = self._prefills.get(pool.model)
-        if prefills is None:
+        if prefills is None and context.tries is None:
             return self._dispatcher.send(context, lease, may_retry=may_retry)
         role = self._engines.role(lease.backend_id)
-        if role is not Role.DECODE:
+        if prefills is None or role is not Role.DECODE:
             self._router.serve_whole(context, role)
             return self._dispatcher.send(context, lease, may_retry=may_retry)
         return self._hand_over(context, pool, lease, prefills, may_retry=may_retry)
@@ -125,6 +125,11 @@ class Handovers:
                 if not self._starts_over(context, broken, last=not may_retry):
                     return broken
                 self._note_opened(context)
+
+    def stand_in(self, context: RequestContext, pool: Pool, tried: Collection[str]) -> Lease | None:
+        """A lease at a prefill engine that serves all of a request; None when none can."""
+        prefills = self._prefills.get(pool.model, ())
+        return self._router.stand_in(context, pool, prefills, tried)
 
     def serve_nothing_alone(self, pool: Pool) -> list[str]:
         """The backends of a pool that serve nothing without a handover."""
@@ -241,7 +246,7 @@ class Handovers:
         elif cause is not None:
             tries.failed += (handover.prefill_id,)
             tries.cause = cause
-        why = tries.last = fallback_for(cause)
+        tries.last = why
         if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             return None
         if not self._engines.serves_alone(handover.decode_id):

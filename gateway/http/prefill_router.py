@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 
 from msgspec import structs
@@ -13,7 +13,7 @@ from gateway.disagg.reasons import Fallback, Why
 from gateway.disagg.refusal import Refusal
 from gateway.disagg.route import route_of
 from gateway.http.context import RequestContext, Tries
-from gateway.scheduling.cached import uncached_tokens
+from gateway.scheduling.cached import anchor, uncached_tokens
 from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
@@ -38,7 +38,7 @@ class Stranded(Exception):
 
 
 class DecodeShare:
-    """What a request brings to prefill at its decode engine: all of it, or nothing."""
+    """What a request brings to prefill where it is decoded: all of it, or nothing."""
 
     def __init__(self, request: RouteRequest, decode: BackendLoad) -> None:
         self._tokens = uncached_tokens(request, decode.id)
@@ -136,6 +136,40 @@ class PrefillRouter:
             record.placement, record.placement_reason = "local", fallback
         elif role is Role.PREFILL and not record.placement:
             record.placement, record.placement_reason = "local", Why.HOSTED
+
+    def stand_in(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        prefills: Sequence[BackendLoad],
+        tried: Collection[str],
+    ) -> Lease | None:
+        """A lease at a prefill engine that serves all of a request; None when none can. What is
+        charged for the request goes over from the lease that it has.
+
+        Args:
+            prefills: the prefill engines that can take requests now.
+        """
+        request, lease, record = context.request, context.lease, context.record
+        assert request is not None
+        assert lease is not None
+        able = [
+            load
+            for load in prefills
+            if load.id not in tried
+            and self._engines.serves_alone(load.id)
+            and pool.takes_answer(load, request)
+        ]
+        if not able:
+            return None
+        load = soonest(request, able)
+        standing_in = lease.hand_over(load, anchor(request, load.id))
+        DecodeShare(request, load).here(standing_in)
+        record.backend = load.id
+        record.matched_tokens = request.match.tokens.get(load.id, 0.0)
+        record.uncached_tokens = standing_in.uncached_tokens
+        record.placement = ""
+        return standing_in
 
     # how it is done
 

@@ -77,12 +77,13 @@ def test_who_finds_the_prefill_engines_full_is_told_so(tmp_path: Path) -> None:
             policy={"name": "round_robin"},
         )
         site.prefill.behave(until=go_on)
-        while not site.legs(Part.PREFILL):
+        for _ in range(2):  # one for each of those who could generate
             waiting = stack.enter_context(site.gw.client())
             waiting.request(CHAT.path, site.body(stream=True))
-            site.gw.settles(lambda now: now.total("prefixgate_in_flight") > 0)
+        site.prefill.wait(lambda: bool(site.legs(Part.PREFILL)))
         told = [site.ask(site.body()).header("x-prefixgate-handover") for _ in range(6)]
-        assert set(told) == {None, "local; full"}
+        assert "local; full" in told
+        assert set(told) <= {None, "local; full"}
         metrics = site.gw.metrics()
         full = metrics.total("prefixgate_pd_fallback_total", reason="full")
         assert full == told.count("local; full")
