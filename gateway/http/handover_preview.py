@@ -75,7 +75,7 @@ class HandoverPreview:
                 return Foreseen(placement.prefill, placement.decode, why)
             return Foreseen(chosen, chosen, alone or self._engines.why_local(chosen, prefills))
         if role is not Role.DECODE or alone is not None:
-            return Foreseen(chosen, chosen, alone or Why.SOONER)
+            return Foreseen(chosen, chosen, alone or self._engines.why_local(chosen, prefills))
         choice = self._router.foresee(request, chosen, prefills)
         prefill = chosen if choice.engine is None else choice.engine.id
         return Foreseen(prefill, chosen, choice.why)
