@@ -72,6 +72,7 @@ def test_K18_hashes_agree_between_processes_and_restarts(tmp_path: Path) -> None
             turns = [text(f"K18 {number}", 3000)]
             for gw in again:
                 assert known(gw, turns)[home] == blocks  # at once: it was not ready before
+                would_send([gw], [*turns, "b", "2"], home)
                 assert place(gw, [*turns, "b", "2"]) == home
             apart += place(group.cut, [*turns, "b", "2"]) != home
         assert apart > 0
