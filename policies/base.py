@@ -38,6 +38,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
         deadline: when its first token is due, on the gateway's clock.
         urgent: it is late in a pool that is mostly idle: what counts is its first token alone.
         alone: one engine has to serve all of it: no handover carries it, or one has failed.
+        line: id of the backend in whose line it waits; None when it waits for none.
     """
 
     model: str
@@ -53,6 +54,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     deadline: float = inf
     urgent: bool = False
     alone: bool = False
+    line: str | None = None
 
 
 class Candidate(Protocol):

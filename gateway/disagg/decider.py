@@ -52,6 +52,8 @@ class Prices:
         omega: weight of decode: the request's own, and what it slows others' down by.
         missed: seconds that a first token is worth which comes in time, the request's own or that
             of those who come after it.
+        overdue: seconds that each second of waiting is worth to a request whose first token is
+            late whatever happens.
         blocking: who comes to an engine, by its id, and could be made late; see `Impatience`.
     """
 
@@ -60,6 +62,7 @@ class Prices:
     spoil: float = 4.0
     omega: float = 0.3
     missed: float = 0.0
+    overdue: float = 1.0
     blocking: Mapping[str, Slacks] = field(default_factory=dict)
 
 
@@ -67,7 +70,8 @@ class Terms(msgspec.Struct, frozen=True):
     """What a placement costs, each in seconds.
 
     Attributes:
-        queue: prefill that goes first, at the engine that computes the prompt.
+        queue: prefill that goes first, at the engine that computes the prompt; less where the
+            first token is late whatever happens.
         prefill: the request's own, among the streams that run there.
         price: what that prefill costs later arrivals and the streams beside it.
         blocking: what it costs those who come meanwhile.
@@ -79,6 +83,7 @@ class Terms(msgspec.Struct, frozen=True):
         memory: steep from 95 % of the KV cache on, of either engine.
         hosting: what later prefills do to its answer, at an engine that is there for prefills.
         margin: by how much a handover must be cheaper than what one engine does.
+        turning: to leave the engines of the role in whose line it waits.
     """
 
     queue: float
@@ -93,6 +98,7 @@ class Terms(msgspec.Struct, frozen=True):
     memory: float
     hosting: float = 0.0
     margin: float = 0.0
+    turning: float = 0.0
 
     @property
     def ttft(self) -> float:
@@ -103,7 +109,7 @@ class Terms(msgspec.Struct, frozen=True):
     def total(self) -> float:
         for_others = self.price + self.blocking + self.streams
         own = self.ttft + self.late + self.decode + self.memory + self.hosting
-        return own + for_others + self.margin
+        return own + for_others + self.turning + self.margin
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -172,7 +178,8 @@ class Computing(msgspec.Struct, frozen=True):
     """What a prompt's prefill at an engine costs, as in `Terms`.
 
     Attributes:
-        spare: seconds that the request can wait there and still have its first token in time.
+        spare: seconds that the request can wait there and still have its first token in time; 0
+            when that is past.
     """
 
     queue: float
@@ -194,21 +201,24 @@ def computing(request: RouteRequest, candidate: Candidate, prices: Prices) -> Co
     queue = candidate.queue_seconds(request)
     spare = patience_seconds(candidate, request.prompt_tokens) - own
     blocked = made_late(prices.blocking.get(candidate.id, NOBODY), own, queue, spare)
+    overdue = request.deadline < request.now + own
     return Computing(
-        queue,
+        prices.overdue * queue if overdue else queue,
         own,
         work * prices.theta * usual + own * prices.eta * candidate.decoding,
         ELSEWHERE * prices.missed * blocked,
         prices.spoil and prices.spoil * candidate.spoilt_streams(request.now, own),
         memory_seconds(candidate, request),
-        spare,
+        0.0 if overdue or spare < 0.0 else spare,
     )
 
 
 def _late(here: Computing, wait: float, prices: Prices) -> float:
     """Waits are known as means only: one is longer than what can be spared as if they were
     exponential."""
-    return prices.missed * exp(-max(0.0, here.spare) / wait) if wait > 0.0 else 0.0
+    if not here.spare:
+        return prices.missed
+    return prices.missed * exp(-here.spare / wait) if wait > 0.0 else 0.0
 
 
 def patience_seconds(candidate: Candidate, prompt_tokens: float) -> float:
@@ -222,12 +232,13 @@ def local_placement(
     prices: Prices,
     here: Computing | None = None,
     hosting: float = 0.0,
+    turning: float = 0.0,
 ) -> Placement:
     """One engine does all of it.
 
     Args:
         here: `computing` there, where it is known already.
-        hosting: as in `Terms`.
+        hosting, turning: as in `Terms`.
     """
     if here is None:
         here = computing(request, candidate, prices)
@@ -243,6 +254,7 @@ def local_placement(
         decode=_decode(request, candidate, prices),
         memory=here.memory,
         hosting=hosting,
+        turning=turning,
     )
     return Placement(candidate.id, candidate.id, terms)
 
@@ -300,12 +312,14 @@ def remote_placement(
     transfer: TransferSeconds,
     prices: Prices,
     here: Computing | None = None,
+    turning: float = 0.0,
 ) -> Placement | None:
     """One engine computes the prompt, the best other one generates; None without another.
 
     Args:
         sites: the cheapest first.
         here: `computing` at the prefill engine, where it is known already.
+        turning: as in `Terms`.
     """
     if here is None:
         here = computing(request, prefill, prices)
@@ -333,8 +347,9 @@ def remote_placement(
         landing=best.landing,
         decode=best.decode,
         memory=best.memory + here.memory,
+        turning=turning,
     )
-    margin = max(MARGIN_SHARE * terms.total, MARGIN_SECONDS)
+    margin = max(MARGIN_SHARE * (terms.total - turning), MARGIN_SECONDS)
     return Placement(prefill.id, best.id, msgspec.structs.replace(terms, margin=margin))
 
 

@@ -10,7 +10,6 @@ and others that mostly get short ones, which cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import exp, inf
 
 from policies.congestion import WINDOW
@@ -43,16 +42,6 @@ def made_late(slacks: Slacks, seconds: float, queue: float = 0.0, spare: float =
         before = queue * rate if spares > spare * rate else 0.0
         late += max(0.0, before + seconds * rate - spares) - max(0.0, before - spares)
     return late
-
-
-def mixed(parts: Iterable[tuple[float, Slacks]]) -> Slacks:
-    """A sum, each with its weight."""
-    rates, spares = [0.0] * _GROUPS, [0.0] * _GROUPS
-    for weight, slacks in parts:
-        for group, (rate, spare) in enumerate(slacks):
-            rates[group] += weight * rate
-            spares[group] += weight * spare
-    return tuple(zip(rates, spares, strict=True))
 
 
 class _Counts:

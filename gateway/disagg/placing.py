@@ -18,7 +18,7 @@ from gateway.disagg.decider import (
     remote_placement,
 )
 from gateway.disagg.engines import Engines, transfers
-from gateway.disagg.impatience import Impatience, Slacks, mixed
+from gateway.disagg.impatience import Impatience, Slacks
 from gateway.types import Role
 from policies.base import Candidate, RouteRequest
 from policies.congestion import WINDOW, DecayedSums
@@ -30,9 +30,13 @@ MISSED = 20.0
 """Seconds that it is worth when a first token comes in time, or a stream keeps to its pace."""
 FRESH = 0.25
 """Seconds for which a look at who comes where is good."""
-OWN_SHARE = 0.5
-"""Of an engine's impatience, what is its own and not that of all engines of its role: enough of it
-for an engine that serves whole requests to be spared the long prompts, whatever its role."""
+OVERDUE = 0.1
+"""What a second of waiting is worth when the first token is late whatever happens: little against
+those who can still be in time, and enough to have it soon where nobody minds."""
+TURNING = 5.0
+"""Seconds that it costs to leave the line of one role for an engine of another. A prompt that waits
+is looked at a few times a second, and without it goes as soon as a single look finds some engine of
+the other role idle for a moment."""
 HOSTED_LEAST = 5.0
 """Seconds that it costs at least to have a prefill engine serve all of a request: operators gave it
 its role, and are to find it kept unless that is expensive."""
@@ -61,7 +65,9 @@ class HandoverPlacing(PrefixAffinity):
       ones
     - late: the same for the request itself, by how long its wait is against what it can spare. It
       is what keeps a long prompt from a line of its like in which it would be late, while others
-      can bear it
+      can bear it. Once it is late whatever happens, its wait counts little: else it would be
+      computed where others can still be in time
+    - turning: to leave the line of one role for an engine of another
     - hosting: an answer at a prefill engine is stalled by the prompts that come there after it
 
     The congestion price is of the prefill's work alone: beside many streams it takes longer, but
@@ -154,6 +160,7 @@ class HandoverPlacing(PrefixAffinity):
             spoil=0.0,  # `choose` adds it where it can matter
             omega=weights.omega,
             missed=MISSED,
+            overdue=OVERDUE,
             blocking=self._blocking(candidates, request.now),
         )
 
@@ -165,17 +172,7 @@ class HandoverPlacing(PrefixAffinity):
         if now - self._looked < FRESH and all(each.id in known for each in candidates):
             return known
         self._looked = now
-        of = {each.id: self._impatience.at(each.id, now) for each in candidates}
-        by_role: dict[Role, list[Slacks]] = {}
-        for id, own in of.items():
-            by_role.setdefault(self.engines.role(id), []).append(own)
-        means = {
-            role: mixed((1.0 / len(some), each) for each in some) for role, some in by_role.items()
-        }
-        self._slacks = {
-            id: mixed(((OWN_SHARE, own), (1.0 - OWN_SHARE, means[self.engines.role(id)])))
-            for id, own in of.items()
-        }
+        self._slacks = {each.id: self._impatience.at(each.id, now) for each in candidates}
         return self._slacks
 
     def _sites(self, request: RouteRequest, prices: Prices) -> list[LandingSite]:
@@ -193,16 +190,23 @@ class HandoverPlacing(PrefixAffinity):
     ) -> Placement:
         """The best one in which this engine computes the prompt."""
         here, id = computing(request, candidate, prices), candidate.id
-        if not self.computes_for_others(id):
-            return local_placement(request, candidate, prices, here)
+        prefills = self.computes_for_others(id)
+        turning = TURNING if self._turns(request, prefills) else 0.0
+        if not prefills:
+            return local_placement(request, candidate, prices, here, turning=turning)
         hosting = self._hosting_seconds(request, candidate)
-        local = local_placement(request, candidate, prices, here, hosting)
+        local = local_placement(request, candidate, prices, here, hosting, turning)
         sites = [site for site in sites if self.engines.paired(id, site.id)]
         transfer = transfers(self.engines, request.model)
-        remote = remote_placement(request, candidate, sites, transfer, prices, here)
+        remote = remote_placement(request, candidate, sites, transfer, prices, here, turning)
         if remote is None:
             return local
         return remote if not self.engines.serves_alone(id) or self.prefers(remote, local) else local
+
+    def _turns(self, request: RouteRequest, prefills: bool) -> bool:
+        """Whether it waits for an engine of the other kind."""
+        line = request.line
+        return line is not None and self.computes_for_others(line) is not prefills
 
     def prefers(self, remote: Placement, local: Placement) -> bool:
         return remote.terms.total < local.terms.total

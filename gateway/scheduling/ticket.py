@@ -159,5 +159,8 @@ class Ticket:
         """The request as of now. Its class stays: waiting relabels nothing."""
         request = self.request
         match = request.match if self.rematch is None else self.rematch(request.chain)
-        self.request = msgspec.structs.replace(request, match=match, now=now, urgent=urgent)
+        load = None if self.line is None else self.line.load
+        self.request = msgspec.structs.replace(
+            request, match=match, now=now, urgent=urgent, line=None if load is None else load.id
+        )
         return self.request

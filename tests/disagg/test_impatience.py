@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.disagg.impatience import NOBODY, Impatience, made_late, mixed
+from gateway.disagg.impatience import NOBODY, Impatience, made_late
 
 
 def filled() -> Impatience:
@@ -28,13 +28,6 @@ def test_a_queue_is_waited_for_by_those_who_cannot_go_before_it() -> None:
     assert made_late(long, 10.0, queue=90.0, spare=8.0) == pytest.approx(10.0, rel=0.05), (
         "those who are late in any case do not count"
     )
-
-
-def test_engines_are_mixed_by_their_weights() -> None:
-    impatience = filled()
-    of = [impatience.at(id, 600.0) for id in ("short", "long")]
-    half = mixed((0.5, each) for each in of)
-    assert made_late(half, 30.0) == pytest.approx(sum(0.5 * made_late(each, 30.0) for each in of))
 
 
 def test_fades_and_knows_nothing_of_an_engine_that_nothing_came_to() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.disagg.decider import Placement
 from gateway.disagg.links import Links
-from gateway.disagg.placing import HOSTED_LEAST, MISSED, HandoverPlacing
+from gateway.disagg.placing import HOSTED_LEAST, MISSED, TURNING, HandoverPlacing
 from gateway.types import Decision, Role
 from policies.base import Candidate, RouteRequest
 from policies.prefix_affinity import PrefixAffinityParams
@@ -96,6 +96,29 @@ def test_where_short_prompts_keep_coming_long_ones_are_handed_over() -> None:
     engines[0].pending_tokens = 0.0
     costs = placing().choose(long, engines).scores
     assert min(costs) == pytest.approx(costs[1])
+
+
+def test_what_waits_changes_sides_only_for_a_clear_gain() -> None:
+    """Without it a single look that finds an engine idle for a moment would decide."""
+    policy, engines = busy(placing()), fleet()
+    new = request(tokens=20_000, now=300.0)
+    for line in ("p", "d1"):
+        waiting = msgspec.structs.replace(new, line=line)
+        other = ["d1", "d2"] if line == "p" else ["p"]
+        more = dict(zip(ROLES, policy.choose(waiting, engines).scores, strict=True))
+        for id, cost in zip(ROLES, policy.choose(new, engines).scores, strict=True):
+            assert more[id] == pytest.approx(cost + (TURNING if id in other else 0.0))
+        assert {each["turning"] for each in policy.explain(waiting, engines)} == {0.0, TURNING}
+
+
+def test_who_is_late_anyway_leaves_engines_to_those_who_are_not() -> None:
+    """It would have its first token sooner at a decode engine, where those who come would be late
+    for it."""
+    policy, engines = busy(placing()), fleet()
+    engines[0].held_seconds = 40.0
+    new = request(tokens=30_000, now=300.0)
+    assert policy.choose(new, engines).backend in ("d1", "d2")
+    assert policy.choose(msgspec.structs.replace(new, deadline=301.0), engines).backend == "p"
 
 
 def test_a_long_conversation_with_a_short_rest_stays_where_it_is() -> None:

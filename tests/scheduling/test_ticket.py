@@ -1,3 +1,6 @@
+from gateway.config import Scheduling
+from gateway.scheduling.line import Line
+from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.ticket import Refusal, RefusalReason, Refused, Ticket
 from gateway.types import Match
 from tests.scheduling.virtual import PREFILL, ask
@@ -21,6 +24,17 @@ def test_refresh_looks_again_and_relabels_nothing() -> None:
     fresh = waiting.refresh(7.0)
     assert fresh is waiting.request
     assert (fresh.match, fresh.now, fresh.work_class) == (found, 7.0, PREFILL)
+
+
+def test_the_policy_is_told_in_whose_line_it_waits() -> None:
+    waiting = ticket()
+    assert waiting.refresh(1.0).line is None
+    Line(BackendLoad("a")).push(waiting, Scheduling())
+    assert waiting.refresh(2.0).line == "a"
+    assert waiting.line is not None
+    waiting.line.remove(waiting)
+    Line(None).push(waiting, Scheduling())
+    assert waiting.refresh(3.0).line is None, "of those that wait for any"
 
 
 def test_every_reason_has_a_status() -> None:
