@@ -29,7 +29,7 @@ class Networks:
     def __init__(self, settings: Disagg) -> None:
         self._settings = settings
         self._links = {
-            model: Links(shape_of(cache), prior=self._prior)
+            model: Links(shape_of(cache, model), prior=self._prior)
             for model, cache in settings.models.items()
         }
         self._assumed: dict[str, Links] = {}
@@ -65,9 +65,9 @@ class Networks:
             known = self._links.get(model)
             if known is None or cache != before.models.get(model):
                 try:
-                    known = Links(shape_of(cache))
+                    known = Links(shape_of(cache, model))
                 except ConfigError as error:
-                    logger.error("disagg.models.%s is as it was: %s", model, error)
+                    logger.error("%s; what was known of the model stays", error)
             if known is not None:
                 known.prior = settings.bandwidth * GIGABIT
                 links[model] = known

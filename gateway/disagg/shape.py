@@ -54,8 +54,11 @@ class KvShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.per_token * lacking + self.per_recent * min(lacking, self.recent)
 
 
-def shape_of(settings: KvCache) -> KvShape:
+def shape_of(settings: KvCache, model: str) -> KvShape:
     """A model's, as the settings give it. Reads the model's config.json where they name one.
+
+    Args:
+        model: whose settings they are.
 
     Raises:
         ConfigError: that file cannot be read, or does not tell enough.
@@ -63,7 +66,7 @@ def shape_of(settings: KvCache) -> KvShape:
     if settings.bytes_per_token is not None:
         return KvShape(per_token=settings.bytes_per_token)
     if settings.config is not None:
-        return _from_file(Path(settings.config), settings.dtype)
+        return _from_file(Path(settings.config), settings.dtype, f"disagg.models.{model}.config")
     assert settings.layers is not None  # the settings were checked
     if settings.latent_dim is not None:
         numbers = settings.latent_dim
@@ -74,15 +77,17 @@ def shape_of(settings: KvCache) -> KvShape:
     return KvShape(per_token=settings.layers * _layer_bytes(numbers, settings.dtype, "bfloat16"))
 
 
-def _from_file(path: Path, dtype: str) -> KvShape:
+def _from_file(path: Path, dtype: str, field: str) -> KvShape:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{field}: {path} cannot be read: {error.strerror}", field=field
+        ) from None
     try:
         return shape_in(text, dtype)
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{field}: {path}: {error}", field=field) from None
 
 
 def shape_in(text: bytes, dtype: str = "auto") -> KvShape:

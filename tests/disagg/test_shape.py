@@ -130,13 +130,15 @@ def test_settings_give_a_shape_in_each_of_their_ways(tmp_path: Path) -> None:
         (KvCache(layers=61, latent_dim=576), 61 * 576 * 2),
         (KvCache(layers=61, latent_dim=576, dtype="fp8_ds_mla"), 61 * 656),
     ):
-        assert shape_of(settings).per_token == per_token
+        assert shape_of(settings, "m").per_token == per_token
 
 
 def test_a_config_json_that_is_no_use_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
-    with pytest.raises(ConfigError, match=r"none\.json: cannot be read"):
-        shape_of(KvCache(config=str(missing)))
+    beginning = r"^disagg\.models\.org/m\.config: .*none\.json"
+    with pytest.raises(ConfigError, match=beginning + " cannot be read: No such file") as unread:
+        shape_of(KvCache(config=str(missing)), "org/m")
+    assert unread.value.field == "disagg.models.org/m.config"
     missing.write_text("{}")
-    with pytest.raises(ConfigError, match=r"none\.json: none of"):
-        shape_of(KvCache(config=str(missing)))
+    with pytest.raises(ConfigError, match=beginning + ": none of"):
+        shape_of(KvCache(config=str(missing)), "org/m")
