@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from gateway.disagg.connector import Connector
 from gateway.disagg.links import Links
+from gateway.disagg.model_at import model_at
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.reasons import Why
@@ -106,8 +107,10 @@ class FleetEngines:
         """Args:
         model: as clients call it.
         """
-        names = self._fleet.aliases.names(model)
-        return self._networks.links(names[0] if names else model)
+        pool = self._pools.get(model)
+        members = () if pool is None else pool.members
+        computes = next((each.id for each in members if self.role(each.id) is Role.PREFILL), "")
+        return self._networks.links(model_at(self._fleet, computes, model))
 
     def screen(self, request: RouteRequest, roomy: list[BackendLoad]) -> list[BackendLoad]:
         """Of the backends with room for a request, those that it can begin at: they serve all of

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gateway.disagg.model_at import model_at
 from gateway.disagg.networks import Networks
 from gateway.disagg.span import Span, Waste, add
 from gateway.disagg.transfer import Transfer
-from gateway.fleet.fleet import Fleet, UnknownBackend
+from gateway.fleet.fleet import Fleet
 from gateway.scheduling.load import BackendLoad
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
@@ -176,20 +177,8 @@ class Traffic:
     # how it is done
 
     def model_at(self, id: str, name: str) -> str:
-        """What a backend calls a model; for an adapter, the model that it belongs to. The name
-        itself where the backend is gone."""
-        try:
-            backend = self._fleet.get(id)
-        except UnknownBackend:
-            return self._fleet.aliases.main(name)
-        models = backend.models
-        for each in self._fleet.aliases.names(name) or (name,):
-            if each in models:
-                name = each
-                break
-        else:
-            name = models[0] if models else name
-        return name if backend.facts is None else backend.facts.adapters.get(name, name)
+        """Whose model's cache a backend has for requests for a model."""
+        return model_at(self._fleet, id, name)
 
     def _span(self, model: str) -> Span:
         number = int((self._clock() - self._since) // MINUTE)
