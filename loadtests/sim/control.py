@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -27,11 +28,13 @@ def control_app(
     metrics: EngineMetrics,
     load: Callable[[], int],
     further: Sequence[Route] = (),
+    ended: Callable[[], Awaitable[None]] | None = None,
 ) -> Starlette:
     """
     Args:
         load: how many requests are being answered.
         further: routes.
+        ended: called when the server goes down.
     """
     cards = _model_cards(reader.models, reader.max_model_len)
 
@@ -69,7 +72,14 @@ def control_app(
     async def not_found(request: Request, error: Exception) -> Response:
         return _json({"detail": "Not Found"}, 404)
 
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        if ended is not None:
+            await ended()
+
     return Starlette(
+        lifespan=lifespan,
         routes=[
             Route("/health", alive),
             Route("/ping", alive, methods=["GET", "POST"]),

@@ -60,9 +60,15 @@ class Fetcher:
         if task is not None:
             task.cancel()
 
+    async def close(self) -> None:
+        """The engine ends, and what is being fetched with it: nobody is told."""
+        await self._client.aclose()
+        for sequence in list(self._tasks):
+            self.give_up(sequence)
+
     async def let_go(self, leg: Leg) -> None:
         """Tell the prefill engine that nobody will read."""
-        if self.protocol in NOTIFIES:
+        if self.protocol in NOTIFIES and not self._client.is_closed:
             try:
                 await self._client.post(leg.source + LET_GO, json={"key": leg.key})
             except httpx.HTTPError:

@@ -72,10 +72,16 @@ class SimServer:
         self._reader = Reader(models, profile.max_model_len, options.answer_tokens)
         self._load = 0
         self._shapes = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
-        self._half = None if options.half is None else Half(options.half, self.engine, timeline)
-        routes = [] if self._half is None else self._half.routes()
+        self._half = half = (
+            None if options.half is None else Half(options.half, self.engine, timeline)
+        )
         self._control = control_app(
-            self.engine, self._reader, self._metrics, lambda: self._load, routes
+            self.engine,
+            self._reader,
+            self._metrics,
+            lambda: self._load,
+            [] if half is None else half.routes(),
+            None if half is None else half.fetcher.close,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
