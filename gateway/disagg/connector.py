@@ -20,7 +20,15 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 class NoTransfer(Exception):
     """The prefill leg's answer gives the decode leg nothing to fetch. A decode engine can still
-    serve the request as the client sent it. Its text never has anything of the answer in it."""
+    serve the request as the client sent it. Its text never has anything of the answer in it.
+
+    Attributes:
+        held: the prefill engine may hold the prompt all the same.
+    """
+
+    def __init__(self, why: str, *, held: bool = False) -> None:
+        super().__init__(why)
+        self.held = held
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

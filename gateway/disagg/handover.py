@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from gateway.disagg.connector import Connector, Leg, Pairing
+from gateway.disagg.connector import Connector, Leg, NoTransfer, Pairing
 from gateway.disagg.prefill_leg import PrefillLeg
 from gateway.disagg.transfer import Transfer
 from gateway.fleet.time_limits import TimeLimits
@@ -51,8 +51,8 @@ class Handover:
         fresh: no kept connections are used: one of them was closed before.
         lease: at the prefill engine; given back here.
         on_over: told once, when the prefill leg is over or given up: whether its answer came.
-        on_left: told when the prefill engine holds what nobody will fetch; False when it may well
-            have let go of it by itself, as it saw that nobody was listening.
+        on_left: told when the prefill engine may hold what nobody will fetch: whether it is clear
+            that it had computed it.
 
     Attributes:
         task: the prefill leg; None before it is sent.
@@ -61,6 +61,7 @@ class Handover:
         decode_leg: once it is made.
         taken: the decode engine has shown that it has what was handed over.
         answered: it answers the request, and so sees to what the other one holds.
+        no_transfer: why the prefill leg's answer is of no use; None where it is.
         transfer: of the cache between the two; None before the prefill leg is over.
     """
 
@@ -79,6 +80,7 @@ class Handover:
         "decode_leg",
         "fresh",
         "lease",
+        "no_transfer",
         "pairing",
         "prefilled_at",
         "sent",
@@ -116,6 +118,7 @@ class Handover:
         self._over = False
         self._prefill: PrefillLeg | None = None
         self.task: asyncio.Task[None] | None = None
+        self.no_transfer: NoTransfer | None = None
         self.transfer: Transfer | None = None
 
     @property
@@ -139,7 +142,7 @@ class Handover:
         ends_at: float,
     ) -> None:
         """Send the prefill leg. Its `task` ends with the answer, or raises UpstreamFailure,
-        LegRefused, Stale or OutOfDescriptors."""
+        LegRefused, NoTransfer, Stale or OutOfDescriptors."""
         task = self.task = asyncio.create_task(self._run(upstream, head, body, limits, ends_at))
         # Where both legs are sent at once, nobody may be left to ask.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -207,33 +210,46 @@ class Handover:
         self.taken = True
         self.prefill_over(served=True)
 
-    def end(self, *, useless: bool = False) -> None:
-        """Nothing more comes of it, or all has.
-
-        Args:
-            useless: the prefill engine's answer shows that it holds nothing.
-        """
+    def end(self) -> None:
+        """Nothing more comes of it, or all has."""
         if self._ended:
             return
         self._ended = True
         task, leg = self.task, self._prefill
-        fetched = self.taken or self.answered
         if task is None:
             self.prefill_over(served=False)
-        elif task.done():
-            served = not task.cancelled() and task.exception() is None
-            if served and not (fetched or useless):
-                self._on_left(self, True)
-        else:
+        elif not task.done():
             task.cancel()
             self.prefill_over(served=False)
             if leg is not None:
-                leg.cancel()
-                computed = 200 <= leg.status < 300
-                if not fetched and (computed or self.connector.concurrent):
-                    self._on_left(self, computed)
+                self._break_off(leg)
+        elif leg is not None:
+            self._settle(leg)
         if self.transfer is not None:
             self.transfer.dropped()
+
+    def _break_off(self, leg: PrefillLeg) -> None:
+        """Nobody waits for the prefill leg's answer any more, be it there or not."""
+        missing = leg.done.cancelled() and not self._fetched
+        if missing and self.connector.release(self.pairing, None) is not None:
+            leg.cancel()
+            self._on_left(self, leg.computed)
+        elif missing and self.connector.holds:
+            # What it takes to let go of the prompt, or to know of none, may be under way.
+            leg.hang_up(lambda: self._settle(leg))
+        else:
+            leg.cancel()
+            self._settle(leg)
+
+    def _settle(self, leg: PrefillLeg) -> None:
+        if self.answer is None:
+            self.answer = leg.answer
+        if not self._fetched and (leg.computed or leg.unclear):
+            self._on_left(self, leg.computed)
+
+    @property
+    def _fetched(self) -> bool:
+        return self.taken or self.answered
 
 
 def is_stale(failure: UpstreamFailure, connection: Connection) -> bool:

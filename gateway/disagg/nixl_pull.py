@@ -75,15 +75,17 @@ def _params(pairing: Pairing, answer: bytes | None) -> bytes:
     try:
         params = bytes(_decode_answer(answer).kv_transfer_params)
     except (ValueError, RecursionError):
-        raise NoTransfer("the prefill engine's answer is not a JSON object") from None
+        raise NoTransfer("the prefill engine's answer is not a JSON object", held=True) from None
     if params in (b"null", b"{}"):
         raise NoTransfer("no kv_transfer_params in the prefill engine's answer")
     try:
         known = _decode_params(params)
     except (ValueError, RecursionError):
-        raise NoTransfer("malformed kv_transfer_params in the prefill engine's answer") from None
+        why = "malformed kv_transfer_params in the prefill engine's answer"
+        raise NoTransfer(why, held=True) from None
     if not (known.do_remote_prefill and known.remote_engine_id and known.remote_host):
-        raise NoTransfer("kv_transfer_params without an engine in the prefill engine's answer")
+        why = "kv_transfer_params without an engine in the prefill engine's answer"
+        raise NoTransfer(why, held=True)
     prefill, values = pairing.prefill, {}
     if prefill.side_channel_host:
         values["remote_host"] = msgspec.json.encode(prefill.side_channel_host)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
+from gateway.disagg.connector import NoTransfer
 from gateway.fleet.upstream import Connection, FailureKind, Headers, UpstreamFailure
 
 MAX_ANSWER = 16 * 1024 * 1024
-"""Bytes of an answer that the decode leg is made of: some have the prompt's token ids in them."""
+"""Bytes of an answer that the decode leg is made of: some have the prompt's token ids in them. What
+is longer is nobody's fault, and its request is not handed over."""
 MAX_TAIL = 1024 * 1024
 """Bytes that may come of an answer beyond what is read of it."""
 TAIL = 1.0
 """Seconds that an engine has to end an answer of which nothing more is needed."""
+LINGER = 0.5
+"""Seconds in which an engine that is hung up on shows whether it has computed the prompt."""
 LAST_BYTES = 16 * 1024
 """Of an answer that nobody needs: engines tell their counts at its end."""
 _LOOKS = 16
@@ -34,6 +39,13 @@ class LegRefused(Exception):
         self.body = body
 
 
+class AnswerTooLarge(NoTransfer):
+    """The answer is longer than `MAX_ANSWER`. That of any other engine would be, too."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the prefill engine's answer is over {MAX_ANSWER} bytes", held=True)
+
+
 class PrefillLeg:
     """The sink of a prefill leg's exchange. Its answer is there as soon as its JSON is whole; how
     the engine then ends it, nobody waits for.
@@ -43,7 +55,7 @@ class PrefillLeg:
 
     Attributes:
         done: the answer, or as much of its end as is kept of one that is not needed. Raises
-            UpstreamFailure or LegRefused.
+            UpstreamFailure, LegRefused or AnswerTooLarge.
         status: 0 before the head.
     """
 
@@ -76,6 +88,48 @@ class PrefillLeg:
         """The answer will come through `connection`."""
         self._connection = connection
 
+    @property
+    def computed(self) -> bool:
+        """The engine has begun to say that it has the prompt."""
+        return 200 <= self.status < 300
+
+    @property
+    def unclear(self) -> bool:
+        """It was broken off by us, or in the middle, without a word of whether the engine had the
+        prompt. One that ends by itself before its first byte has dropped the request."""
+        if self.status or not self.done.done() or self.done.cancelled():
+            return False
+        failure = self.done.exception()
+        return isinstance(failure, UpstreamFailure) and failure.kind is not FailureKind.RESET
+
+    @property
+    def answer(self) -> bytes | None:
+        """None while there is none, or when it failed."""
+        done = self.done
+        if not done.done() or done.cancelled() or done.exception() is not None:
+            return None
+        return done.result()
+
+    def hang_up(self, over: Callable[[], None]) -> None:
+        """Nobody waits for the answer any more, and whoever did has given up `done`. The engine
+        sees that nobody is listening; what it has sent of an answer by then is still read.
+
+        Args:
+            over: called once that is over, one way or another.
+        """
+        self.done = asyncio.get_running_loop().create_future()
+
+        def ended(done: asyncio.Future[bytes]) -> None:
+            done.exception()
+            self._abort()
+            over()
+
+        self.done.add_done_callback(ended)
+        if self._connection is not None and self._connection.hang_up():
+            self._tail = asyncio.get_running_loop().call_later(LINGER, self._fail, _silent())
+        else:
+            self._fail(UpstreamFailure(FailureKind.RESET))
+
     def cancel(self) -> None:
         """Nobody wants the answer any more. The engine sees that nobody is listening."""
         self._abort()
@@ -87,7 +141,7 @@ class PrefillLeg:
         self.status = status
         self._headers = headers
         if status < 300 and _is_stream(headers):
-            self._fail("an event stream where JSON was asked for")
+            self._fail(_wrong("an event stream where JSON was asked for"))
             return
         self._add(first)
 
@@ -122,13 +176,13 @@ class PrefillLeg:
             if self._size > LAST_BYTES:
                 self._parts = [b"".join(self._parts)[-LAST_BYTES:]]
         elif self._size > MAX_ANSWER:
-            self._fail("the answer is too large")
+            self._fail(AnswerTooLarge() if self.computed else _wrong("the answer is too large"))
         elif self._looks < _LOOKS and data.rstrip().endswith(b"}"):
             self._looks += 1
             body = b"".join(self._parts)
             if _is_whole(body):
                 self._settle(body)
-                if self._connection is not None:
+                if self._connection is not None and self._tail is None:
                     self._tail = asyncio.get_running_loop().call_later(TAIL, self.cancel)
 
     def _settle(self, body: bytes) -> None:
@@ -138,11 +192,11 @@ class PrefillLeg:
         else:
             self.done.set_exception(LegRefused(self.status, self._headers, body))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, failure: UpstreamFailure | NoTransfer) -> None:
         self._abort()
         self._parts = []
         if not self.done.done():
-            self.done.set_exception(UpstreamFailure(FailureKind.PROTOCOL, why))
+            self.done.set_exception(failure)
 
     def _abort(self) -> None:
         connection = self._connection
@@ -155,6 +209,14 @@ class PrefillLeg:
         if self._tail is not None:
             self._tail.cancel()
             self._tail = None
+
+
+def _wrong(why: str) -> UpstreamFailure:
+    return UpstreamFailure(FailureKind.PROTOCOL, why)
+
+
+def _silent() -> UpstreamFailure:
+    return UpstreamFailure(FailureKind.FIRST_BYTE_TIMEOUT)
 
 
 def _is_stream(headers: Headers) -> bool:

@@ -71,7 +71,8 @@ class Trtllm:
             [choice] = read.choices
             found = _decode_choice(choice)
         except (ValueError, RecursionError):
-            raise NoTransfer("the prefill engine's answer is not one with one choice") from None
+            why = "the prefill engine's answer is not one with one choice"
+            raise NoTransfer(why, held=True) from None
         if found.finish_reason not in _GOES_ON:
             return _whole(body, answer, bytes(choice))
         values = {PARAMS: _generation(bytes(found.disaggregated_params))}
@@ -90,9 +91,11 @@ def _generation(params: bytes) -> bytes:
     try:
         known = _decode_params(params)
     except (ValueError, RecursionError):
-        raise NoTransfer("malformed disaggregated_params in the prefill engine's answer") from None
+        why = "malformed disaggregated_params in the prefill engine's answer"
+        raise NoTransfer(why, held=True) from None
     if known.ctx_request_id is None and known.disagg_request_id is None:
-        raise NoTransfer("disaggregated_params without an id in the prefill engine's answer")
+        why = "disaggregated_params without an id in the prefill engine's answer"
+        raise NoTransfer(why, held=True)
     return Members(params).edited({"request_type": b'"generation_only"'})
 
 

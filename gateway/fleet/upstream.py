@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 from collections import deque
 from enum import StrEnum
@@ -101,6 +102,7 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_head_only",
         "_headers",
+        "_hung_up",
         "_keep_alive",
         "_parser",
         "_pieces",
@@ -132,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._head_only = False
         self._head_bytes = 0
         self._reading = True
+        self._hung_up = False
         self._keep_alive = False
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self.reused = False
@@ -184,6 +187,25 @@ class Connection(asyncio.Protocol):
         self._sink = None
         self._upstream.busy.discard(self)
         self.transport.abort()
+
+    def hang_up(self) -> bool:
+        """Have the engine see that nobody is listening, and go on reading what it has sent by then.
+
+        Returns:
+            False where it has not even got all of the request: drop the exchange instead.
+        """
+        transport = self.transport
+        sock = transport.get_extra_info("socket")
+        if sock is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        # What a transport offers for this leaves out TLS. The copy's end is not the connection's.
+        try:
+            with socket.socket(fileno=os.dup(sock.fileno())) as copy:
+                copy.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        self._hung_up = True
+        return True
 
     def pause_reading(self) -> None:
         if self._reading and not self.transport.is_closing():
@@ -322,6 +344,7 @@ class Connection(asyncio.Protocol):
     def _reusable(self) -> bool:
         return (
             not self._head_only
+            and not self._hung_up
             and self._reading
             and self._keep_alive
             and self.transport.get_write_buffer_size() == 0

@@ -15,9 +15,8 @@ from gateway.disagg.connector import NoTransfer
 from gateway.disagg.fleet_engines import FleetEngines
 from gateway.disagg.handover import HandoverFailed, Stale
 from gateway.disagg.pairs import Pairs
-from gateway.disagg.prefill_leg import LegRefused
+from gateway.disagg.prefill_leg import AnswerTooLarge, LegRefused
 from gateway.disagg.reasons import Fallback
-from gateway.disagg.span import Waste
 from gateway.fleet.time_limits import TimeLimitTable
 from gateway.fleet.upstream import OutOfDescriptors, UpstreamFailure
 from gateway.http.context import RequestContext, Tries
@@ -235,9 +234,9 @@ class Handovers:
         why = fallback_for(cause)
         unclear = handover.connector.waits and why is Fallback.SLOW
         self._verdicts.leg_failed(context, handover.lease, cause, to_blame=not unclear)
-        handover.end(useless=isinstance(cause, NoTransfer))
         if isinstance(cause, NoTransfer):
-            self._legs.wasted(context, handover, Waste.NO_TRANSFER)
+            handover.no_transfer = cause
+        handover.end()
         context.handover = None
         if isinstance(cause, LegRefused) and cause.status in _ITS_OWN:
             return cause
@@ -247,7 +246,8 @@ class Handovers:
             tries.failed += (handover.prefill_id,)
             tries.cause = cause
         tries.last = why
-        if why is not Fallback.SLOW and tries.made < MOST and len(tries.failed) < MOST_FAILED:
+        again = why is not Fallback.SLOW and not isinstance(cause, AnswerTooLarge)
+        if again and tries.made < MOST and len(tries.failed) < MOST_FAILED:
             return None
         if not self._engines.serves_alone(handover.decode_id):
             raise Stranded(cause)

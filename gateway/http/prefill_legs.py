@@ -106,7 +106,7 @@ class PrefillLegs:
             self._clock,
             fresh=context.tries is not None and context.tries.stale,
             on_over=over,
-            on_left=lambda left, held: self._release(context, left, held=held),
+            on_left=lambda left, computed: self._left(context, left, computed=computed),
         )
         leg = connector.prefill(with_priority(context, at_engine.body, engine), handover.pairing)
         limits, ends_at = handover.limits(limits, context.ends_at)
@@ -133,7 +133,7 @@ class PrefillLegs:
 
         Raises:
             ClientGone: the client left. The engine then sees that nobody is listening.
-            UpstreamFailure, LegRefused, Stale, OutOfDescriptors
+            UpstreamFailure, LegRefused, NoTransfer, Stale, OutOfDescriptors
         """
         context.phase = "prefill"
         task = handover.task
@@ -148,11 +148,6 @@ class PrefillLegs:
         task.result()
         assert handover.prefilled_at is not None
         context.record.prefill_leg_seconds = handover.prefilled_at - handover.lease.granted_at
-
-    def wasted(self, context: RequestContext, handover: Handover, why: Waste) -> None:
-        """Nobody will fetch what a prefill leg has computed."""
-        seconds = handover.lease.prefill_seconds
-        self._traffic.wasted(handover.prefill_id, context.record.model, why, seconds)
 
     def _transfer(self, context: RequestContext, handover: Handover) -> Transfer:
         """The prefill leg is done, and what the decode engine lacks of the prompt on its way."""
@@ -170,27 +165,36 @@ class PrefillLegs:
             handover.prefilled_at,
         )
 
+    def _left(self, context: RequestContext, handover: Handover, *, computed: bool) -> None:
+        """Nobody will fetch what a prefill leg has computed, or may have."""
+        if computed:
+            why, seconds = self._why_left(context, handover), handover.lease.prefill_seconds
+            self._traffic.wasted(handover.prefill_id, context.record.model, why, seconds)
+        no_transfer = handover.no_transfer
+        if no_transfer is None or no_transfer.held:
+            self._release(context, handover)
+
     def _why_left(self, context: RequestContext, handover: Handover) -> Waste:
+        if handover.no_transfer is not None:
+            return Waste.NO_TRANSFER
         if context.client.gone:
             return Waste.CLIENT_LEFT
         if handover.sent:
             return Waste.DECODE
         return Waste.EXPIRED if self._clock() > handover.send_before else Waste.NOT_SENT
 
-    def _release(self, context: RequestContext, handover: Handover, *, held: bool) -> None:
-        """Have the prefill engine let go of what it holds for a decode leg that will not come."""
-        if held:
-            self.wasted(context, handover, self._why_left(context, handover))
+    def _release(self, context: RequestContext, handover: Handover) -> None:
+        """Have the prefill engine let go of what it may hold for nobody."""
         connector = handover.connector
         release = connector.release(handover.pairing, handover.answer)
         if release is None:
-            if held and connector.holds:
+            if connector.holds:
                 self._metrics.released(False)
             return
         id = handover.decode_id if release.to_decode else handover.prefill_id
-        upstream = self._upstreams.get(id)
-        if upstream is None:
+        engine, upstream = self._fleet.find(id), self._upstreams.get(id)
+        if engine is None or upstream is None:
             self._metrics.released(False)
             return
-        head = leg_head(context, self._fleet.get(id), upstream.access, handover, release)
+        head = leg_head(context, engine, upstream.access, handover, release)
         self._releases.send(upstream, head, release)

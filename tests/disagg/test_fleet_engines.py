@@ -28,7 +28,7 @@ def test_adapters_and_aliases_have_the_network_of_their_model() -> None:
         fleet.probe_succeeded(backend, FACTS)
     fleet.aliases = Aliases({"alias": ["absent", "m"], "tuned": ["lora"]})
     pool = SimpleNamespace(members=[BackendLoad(backend.id) for backend in fleet])
-    pools: Any = {name: pool for name in ("m", "lora", "alias", "tuned")}
+    pools: Any = dict.fromkeys(("m", "lora", "alias", "tuned"), pool)
     settings = Disagg(models={"m": KvCache(bytes_per_token=7), "other": KvCache(bytes_per_token=9)})
     networks = Networks(settings)
     engines = FleetEngines(fleet, cast(Any, pools), Pairs(settings, clock), networks)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gateway.disagg import prefill_leg
-from gateway.disagg.prefill_leg import LegRefused, PrefillLeg
+from gateway.disagg.prefill_leg import AnswerTooLarge, LegRefused, PrefillLeg
 from gateway.fleet.upstream import FailureKind, UpstreamFailure
 
 JSON = [(b"content-type", b"application/json")]
@@ -104,12 +104,15 @@ def test_a_stream_is_no_answer(needed: bool) -> None:
     run(script, needed=needed)
 
 
-def test_p10_what_is_too_large_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("status", "kind"), [(200, AnswerTooLarge), (500, UpstreamFailure)])
+def test_p10_what_is_too_large_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, status: int, kind: type[Exception]
+) -> None:
     monkeypatch.setattr(prefill_leg, "MAX_ANSWER", 1000)
 
     async def script(leg: PrefillLeg, wire: Wire) -> None:
-        leg.on_head(200, JSON, b'{"a":"' + b"x" * 1000)
-        with pytest.raises(UpstreamFailure):
+        leg.on_head(status, JSON, b'{"a":"' + b"x" * 1000)
+        with pytest.raises(kind):
             await leg.done
         assert wire.aborted
 
