@@ -23,8 +23,12 @@ class Engines(Protocol):
     def serves_alone(self, id: str) -> bool:
         """Whether an engine may be sent requests that are not handed over."""
 
-    def paired(self, prefill: str, decode: str) -> bool:
-        """Whether caches can be handed over from one engine to another now."""
+    def paired(self, prefill: str, decode: str, model: str) -> bool:
+        """Whether a model's caches can be handed over from one engine to another now.
+
+        Args:
+            model: as clients have it.
+        """
 
     def overlaps(self, decode: str) -> bool:
         """Whether an engine is sent what is computed for it while the prefill goes on."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from gateway.disagg.connector import Connector
 from gateway.disagg.links import Links
-from gateway.disagg.model_at import model_at
+from gateway.disagg.model_at import adapter_at, model_at
 from gateway.disagg.networks import Networks
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.reasons import Why
@@ -53,12 +53,21 @@ class FleetEngines:
         """Also of an engine that may be gone, which is none."""
         return any(each.id == id and each.role is Role.PREFILL for each in self._fleet)
 
-    def connector(self, prefill: str, decode: str) -> Connector | None:
-        """How a handover between two engines goes; None when there is to be none now."""
-        return self._pairs.connector(self._fleet.get(prefill), self._fleet.get(decode))
+    def connector(self, prefill: str, decode: str, model: str) -> Connector | None:
+        """How a handover between two engines goes; None when there is to be none now.
 
-    def paired(self, prefill: str, decode: str) -> bool:
-        return self.connector(prefill, decode) is not None
+        Args:
+            model: as clients have it.
+        """
+        computes, generates = self._fleet.get(prefill), self._fleet.get(decode)
+        names = self._fleet.aliases.names(model)
+        # One alias may be an adapter here and another one there, whose caches are not the same.
+        if names and adapter_at(computes, names) != adapter_at(generates, names):
+            return None
+        return self._pairs.connector(computes, generates)
+
+    def paired(self, prefill: str, decode: str, model: str) -> bool:
+        return self.connector(prefill, decode, model) is not None
 
     def why_alone(
         self, method: str, path: str, body: bytes, prefills: Iterable[BackendLoad]
@@ -122,7 +131,7 @@ class FleetEngines:
             elif self.role(load.id) is Role.PREFILL:
                 if landings is None:
                     landings = self._landing_ids(request)
-                if any(self.paired(load.id, id) for id in landings):
+                if any(self.paired(load.id, id, request.model) for id in landings):
                     able.append(load)
         if not able and request.alone and not self._serve_alone(request.model):
             return roomy  # what needs neither handover nor prefill

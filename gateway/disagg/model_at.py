@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from gateway.fleet.backend import Backend
 from gateway.fleet.fleet import Fleet
 
 
@@ -23,3 +26,9 @@ def model_at(fleet: Fleet, id: str, name: str) -> str:
     else:
         name = models[0] if models else name
     return name if backend.facts is None else backend.facts.adapters.get(name, name)
+
+
+def adapter_at(backend: Backend, names: Iterable[str]) -> str:
+    """The adapter that a backend serves of what an alias stands for; "" where it is no adapter."""
+    name = next((each for each in names if each in backend.models), "")
+    return name if backend.facts is not None and name in backend.facts.adapters else ""

@@ -196,7 +196,7 @@ class HandoverPlacing(PrefixAffinity):
             return local_placement(request, candidate, prices, here, turning=turning)
         hosting = self._hosting_seconds(request, candidate)
         local = local_placement(request, candidate, prices, here, hosting, turning)
-        sites = [site for site in sites if self.engines.paired(id, site.id)]
+        sites = [site for site in sites if self.engines.paired(id, site.id, request.model)]
         transfer = transfers(self.engines, request.model)
         remote = remote_placement(request, candidate, sites, transfer, prices, here, turning)
         if remote is None:

@@ -137,7 +137,7 @@ class JointRouting:
         """
         request, prefill = context.request, lease.backend_id
         assert request is not None
-        connector = self._engines.connector(prefill, decode)
+        connector = self._engines.connector(prefill, decode, request.model)
         assert connector is not None  # or they would not be a pair
         refused = connector.refuses(context.body, route)
         if refused is not None:
@@ -150,5 +150,7 @@ class JointRouting:
     def _could_land(self, prefill: str, pool: Pool, tried: Collection[str] = ()) -> bool:
         """Whether there is anybody to take over from a prefill engine, with room or without."""
         return any(
-            self._engines.paired(prefill, load.id) for load in pool.backends if load.id not in tried
+            self._engines.paired(prefill, load.id, pool.model)
+            for load in pool.backends
+            if load.id not in tried
         )

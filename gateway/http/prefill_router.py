@@ -109,7 +109,7 @@ class PrefillRouter:
         roomy = [
             load
             for load in prefills
-            if self._engines.paired(load.id, decode) and self._has_room(load)
+            if self._engines.paired(load.id, decode, request.model) and self._has_room(load)
         ]
         return self._chosen(request, decode, roomy)
 
@@ -192,7 +192,7 @@ class PrefillRouter:
             load.id: connector
             for load in prefills
             if load.id not in failed
-            and (connector := engines.connector(load.id, decode)) is not None
+            and (connector := engines.connector(load.id, decode, request.model)) is not None
         }
         pairable = [load for load in prefills if load.id in connectors]
         roomy = [load for load in pairable if self._has_room(load)]

@@ -40,7 +40,7 @@ class RoleEngines:
     def serves_alone(self, id: str) -> bool:
         return True
 
-    def paired(self, prefill: str, decode: str) -> bool:
+    def paired(self, prefill: str, decode: str, model: str) -> bool:
         return True
 
     def overlaps(self, decode: str) -> bool:

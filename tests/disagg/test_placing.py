@@ -36,7 +36,7 @@ class Engines:
     def serves_alone(self, id: str) -> bool:
         return id not in self.needy
 
-    def paired(self, prefill: str, decode: str) -> bool:
+    def paired(self, prefill: str, decode: str, model: str) -> bool:
         return (prefill, decode) not in self.apart
 
     def overlaps(self, decode: str) -> bool:
