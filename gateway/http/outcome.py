@@ -74,7 +74,7 @@ def tokens_of_work(context: RequestContext) -> int:
     then. Whatever else ended without an answer counts for nothing.
     """
     record, relay = context.record, context.relay
-    if context.phase == "prefill":
+    if context.phase == "prefill" or (context.phase == "connect" and context.handover is not None):
         return record.prompt_tokens if record.outcome is Outcome.CANCELLED else 0
     if relay is None or context.phase != "answer":
         return 0
