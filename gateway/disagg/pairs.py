@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from gateway.config import Disagg
 from gateway.disagg.connector import Connector, Pairing, Side
 from gateway.disagg.connectors import CONNECTORS
@@ -16,6 +18,10 @@ APART = 5.0
 at the decode engine; doubled for each further one in a row."""
 FAILURES = 2
 MAX_APART = 300.0
+MAX_TOLD = 64
+"""Reasons why engines do not fit that are remembered as logged."""
+
+logger = logging.getLogger("prefixgate.disagg")
 
 
 class _Apart:
@@ -38,6 +44,7 @@ class Pairs:
         self._apart: dict[tuple[str, str], _Apart] = {}
         self._matching: dict[tuple[str, str], bool] = {}
         """What was found out about pairs since the last change."""
+        self._told: set[str] = set()
         self._engine_ids: dict[str, tuple[str, ...]] = {}
 
     def speaks(self, backend: Backend) -> Connector | None:
@@ -76,12 +83,31 @@ class Pairs:
 
     def _match(self, prefill: Backend, decode: Backend) -> bool:
         connector = self.speaks(decode)
-        return (
-            connector is not None
-            and (prefill.role, decode.role) == (Role.PREFILL, Role.DECODE)
-            and not set(prefill.models).isdisjoint(decode.models)
-            and connector is self.speaks(prefill)
-            and connector.mismatch(self.side(prefill), self.side(decode)) is None
+        if (
+            connector is None
+            or (prefill.role, decode.role) != (Role.PREFILL, Role.DECODE)
+            or set(prefill.models).isdisjoint(decode.models)
+            or connector is not self.speaks(prefill)
+        ):
+            return False
+        mismatch = connector.mismatch(self.side(prefill), self.side(decode))
+        if mismatch is not None:
+            self._tell(prefill.id, decode.id, mismatch)
+        return mismatch is None
+
+    def _tell(self, prefill: str, decode: str, mismatch: str) -> None:
+        """Log why two engines are not paired; of all that are not for the same reason, the first.
+        A fleet that is being updated has thousands of them."""
+        if mismatch in self._told:
+            return
+        if len(self._told) >= MAX_TOLD:
+            self._told.clear()
+        self._told.add(mismatch)
+        logger.warning(
+            "backend %s hands nothing over to backend %s, nor do others like them: %s",
+            prefill,
+            decode,
+            mismatch,
         )
 
     def connector(self, prefill: Backend, decode: Backend) -> Connector | None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gateway.config import BackendConfig, BreakerConfig, ConnectorName, Disagg, Transfer
 from gateway.disagg.nixl_pull import NIXL_PULL
 from gateway.disagg.pairs import APART, Pairs
@@ -37,6 +39,18 @@ def test_engines_that_do_not_fit_are_not_paired() -> None:
     odd = backend(3, Role.DECODE, transfer=Transfer(tp_size=3))
     even = backend(4, Role.PREFILL, transfer=Transfer(tp_size=2))
     assert pairs().connector(even, odd) is None
+
+
+def test_why_engines_do_not_fit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    made = pairs()
+    odd = [backend(port, Role.DECODE, transfer=Transfer(tp_size=3)) for port in (3, 4)]
+    even = backend(5, Role.PREFILL, transfer=Transfer(tp_size=2))
+    for _ in range(2):
+        assert [made.connector(even, each) for each in odd] == [None, None]
+        made.changed()
+    [record] = caplog.records
+    assert "2 tensor-parallel ranks, and 3" in record.getMessage()
+    assert even.id in record.getMessage()
 
 
 def test_two_that_fail_in_a_row_are_kept_apart_for_a_while() -> None:
