@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.disagg import release
 from gateway.fleet.backend import BackendState
 from tests.cases.pd import Site, says
 from tests.harness.behaviour import Behaviour
@@ -89,9 +90,11 @@ async def take_out(inside: InsideGateway) -> None:
 @pytest.mark.parametrize("least", [0, None], ids=["all", "worth"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_done5_requests_are_served_without_the_prefill_pool(
-    protocol: str, least: int | None
+    monkeypatch: pytest.MonkeyPatch, protocol: str, least: int | None
 ) -> None:
     """By the decode engine, or where that serves nothing alone by a unified one."""
+    # An engine that hangs does not answer what is to release its prompts either.
+    monkeypatch.setattr(release, "LIMITS", release.LIMITS._replace(first_byte=0.5, total=0.5))
     with ExitStack() as stack:
         pools = stack.enter_context(Pools(protocol, unified=protocol == "sglang"))
         for engine in pools.engines:
