@@ -1,17 +1,19 @@
 """`python -m loadtests.disagg`: do handovers pay, and does the gateway know when?
 
-The highest load at which 90 % of the requests are within the SLO, on eight simulated engines in
-virtual time: mixed engines that never hand over, fixed rules, and the gateway's own.
+The highest load at which 90 % of the requests are within the SLO, or with --at the share of them at
+one load, on eight simulated engines in virtual time: mixed engines that never hand over, fixed
+rules, and the gateway's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from math import inf
 from pathlib import Path
 
 from gateway.config import ConfigError
-from loadtests.disagg import comparison, report
+from loadtests.disagg import comparison, report, window
 from loadtests.disagg.ways import Wire
 from loadtests.replay import source
 from loadtests.suite import document
@@ -28,17 +30,24 @@ QUICK_SECONDS = 600.0
 def main(arguments: list[str] | None = None) -> int:
     """
     Returns:
-        0 when ours takes the load that it is to take, 1 when not, 2 when it could not be found out.
+        0 when ours takes the load that it is to take, or none was searched for, 1 when not, 2 when
+        it could not be found out.
     """
     options = _parser().parse_args(arguments)
     try:
+        _require_positive("--seconds", options.seconds)
+        _require_positive("--at", options.at)
         sources = [MADE]
         if options.traces is not None:
             sources = [str(options.traces / f"{name}_trace.jsonl.gz") for name in options.trace]
         full = options.full
         seconds = options.seconds or (None if full else QUICK_SECONDS)
         rows = comparison.compare(
-            [comparison.cut(source.find(text)(options.seed), seconds) for text in sources],
+            [
+                window.cut(trace, begin, seconds)
+                for trace in [source.find(text)(options.seed) for text in sources]
+                for begin in options.begin
+            ],
             [
                 Wire(gbps, options.layer_wise)
                 for gbps in options.gbps or (ALL_GBPS if full else QUICK_GBPS)
@@ -46,7 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
             [milliseconds / 1000 for milliseconds in options.tpot],
             options.ratio,
             options.jobs,
-            exact=full,
+            exact=full or len(options.begin) > 1,
+            only=options.way,
+            at=options.at,
         )
         text = report.table(rows)
         print(text)
@@ -55,10 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"disagg: {error}", file=sys.stderr)
         return 2
-    missed = report.missed(rows)
+    missed = report.missed(rows) if options.at is None else []
     for line in missed:
         print(f"missed: {line}", file=sys.stderr)
     return 1 if missed else 0
+
+
+def _require_positive(option: str, value: float | None) -> None:
+    if value is not None and not 0 < value < inf:
+        raise ConfigError(f"{option} {value:g}: expected a number above 0")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +87,29 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the whole traces, four networks, and a search for each way: more than a day of CPU",
     )
-    add("--seconds", type=float, help=f"of each trace, from its begin (default {QUICK_SECONDS:g})")
+    add(
+        "--begin",
+        type=float,
+        nargs="+",
+        default=[0.0],
+        metavar="S",
+        help="seconds into each trace where a window begins (default 0); with several, means over"
+        " them, and a search for each way",
+    )
+    add("--seconds", type=float, help=f"of each window (default {QUICK_SECONDS:g})")
+    add(
+        "--at",
+        type=float,
+        metavar="LOAD",
+        help="no search: the share within the SLO at so many times each window's own rate",
+    )
+    add(
+        "--way",
+        nargs="+",
+        default=[],
+        choices=comparison.options(),
+        help="which of them (default all)",
+    )
     add(
         "--gbps",
         type=float,

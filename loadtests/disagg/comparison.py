@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
+from loadtests.disagg.rows import Row, means
 from loadtests.disagg.tally import Tally
 from loadtests.disagg.ways import Way, Wire, fronts
 from loadtests.replay import jobs
 from loadtests.replay.capacity import highest, holds
 from loadtests.replay.fleet import Fleet
-from loadtests.replay.metrics import Slo
-from loadtests.replay.player import Scenario
+from loadtests.replay.metrics import Slo, measured
+from loadtests.replay.player import Player, Scenario
 from loadtests.replay.trace import Trace
 from loadtests.sim import profile as profiles
 
@@ -35,26 +37,6 @@ BEHIND = 0.98
 START = 1.2
 """Load, in times the recorded one, at which searches begin: most end not far from it."""
 STRIDE = 1.1
-
-
-@dataclass(slots=True, frozen=True)
-class Row:
-    """
-    Attributes:
-        rate: requests per second at which 90 % are within the SLO.
-        at_most: it may be less: another way takes as much, which is all that was asked.
-        remote: share of the requests on two engines, at that load.
-        moved: bytes of KV cache per request.
-    """
-
-    trace: str
-    wire: Wire | None
-    pace: float
-    way: Way
-    rate: float
-    remote: float
-    moved: float
-    at_most: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,18 +92,55 @@ class _Search:
         return held
 
     def row(self, load: float, *, at_most: bool = False) -> Row:
-        tally, way = self._tally, self._way
-        requests = tally.requests or 1
-        return Row(
-            trace=self._trace.name,
-            wire=self._wire if way.prefill else None,
-            pace=self._pace,
-            way=way,
-            rate=load * self._trace.rate,
-            remote=tally.remote / requests,
-            moved=tally.tokens * engines().profile.memory.kv_bytes_per_token / requests,
-            at_most=at_most,
-        )
+        way, trace = self._way, self._trace
+        return _row(trace, self._wire, self._pace, way, load, self._tally, at_most=at_most)
+
+
+@dataclass(slots=True, frozen=True)
+class Round:
+    """Each of some ways once, at one load."""
+
+    trace: Trace
+    wire: Wire
+    pace: float
+    ways: Sequence[Way]
+    load: float
+
+    def __call__(self) -> list[Row]:
+        return [self._play(way) for way in self.ways]
+
+    def _play(self, way: Way) -> Row:
+        tally, slo = Tally(), Slo(tpot=self.pace)
+        scenario = Scenario(self.trace, way.fleet(engines()), load=self.load)
+        player = Player(scenario, way.arm(self.pace), front=fronts(way, self.wire, tally))
+        player.play()
+        share = fmean(map(slo.met, measured(player.results, scenario.span)))
+        return _row(self.trace, self.wire, self.pace, way, self.load, tally, share=share)
+
+
+def _row(
+    trace: Trace,
+    wire: Wire,
+    pace: float,
+    way: Way,
+    load: float,
+    tally: Tally,
+    *,
+    share: float | None = None,
+    at_most: bool = False,
+) -> Row:
+    requests = tally.requests or 1
+    return Row(
+        trace=trace.name,
+        wire=wire if way.prefill else None,
+        pace=pace,
+        way=way,
+        rate=load * trace.rate,
+        remote=tally.remote / requests,
+        moved=tally.tokens * engines().profile.memory.kv_bytes_per_token / requests,
+        share=share,
+        at_most=at_most,
+    )
 
 
 def engines() -> Fleet:
@@ -141,6 +160,12 @@ def fixed(count: int) -> list[Way]:
     return [*joint, *apart]
 
 
+def options() -> list[str]:
+    """The ways by which a comparison can be restricted."""
+    ways = [*never(), *fixed(RATIOS[0]), Way(RATIOS[0], OUR_CHUNK)]
+    return list(dict.fromkeys(way.option for way in ways))
+
+
 def compare(
     traces: Sequence[Trace],
     wires: Sequence[Wire],
@@ -149,15 +174,22 @@ def compare(
     processes: int = 1,
     *,
     exact: bool = False,
+    only: Collection[str] = (),
+    at: float | None = None,
 ) -> list[Row]:
-    """All ways; those that hand nothing over once for all networks.
+    """All ways; those that hand nothing over once for all networks. Means over the traces of one
+    name.
 
     Args:
         exact: search for the load that each way takes, and not only the best of those that never
-            hand over and of the fixed rules for each number of prefill engines.
+            hand over and of the fixed rules for each number of prefill engines. To be set where
+            several traces have one name: bounds of different ways have no mean that could be
+            compared.
+        only: of `options`, the ways to play; all when empty.
+        at: play each way once at so many times the trace's own rate, and search for nothing.
     """
-    contests = [
-        Contest(trace, wire, pace, ways, exact)
+    settings = [
+        (trace, wire, pace, [way for way in ways if not only or way.option in only])
         for trace in traces
         for pace in paces
         for wire, ways in (
@@ -170,11 +202,8 @@ def compare(
             ),
         )
     ]
-    return [row for rows in jobs.run(contests, processes, "contests") for row in rows]
-
-
-def cut(trace: Trace, seconds: float | None) -> Trace:
-    """The begin of a trace."""
-    if seconds is None:
-        return trace
-    return replace(trace, requests=[each for each in trace.requests if each.arrival < seconds])
+    contests = [
+        Contest(*setting, exact) if at is None else Round(*setting, at) for setting in settings
+    ]
+    found = jobs.run(contests, processes, "contests")
+    return means([row for rows in found for row in rows])

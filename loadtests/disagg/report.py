@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtests.disagg.comparison import AHEAD, BEHIND, Row
+from loadtests.disagg.comparison import AHEAD, BEHIND
+from loadtests.disagg.rows import Row
 
 _BEST_AHEAD = "conversation"
 """The trace on which ours is to be ahead."""
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For each trace, pace and network the load that each way takes, in Markdown."""
+    """For each trace, pace and network the load that each way takes, or the share of the requests
+    within the SLO at one load, in Markdown."""
     lines = []
     for trace, pace, gbps in _settings(rows):
+        of = _of(rows, trace, pace, gbps)
+        network = "" if gbps is None else f", {gbps:g} Gbit/s"
+        figure = "requests/s" if of[0].share is None else "within the SLO"
         lines += [
-            f"{trace}, {pace * 1000:g} ms per token, {gbps:g} Gbit/s",
+            f"{trace}, {pace * 1000:g} ms per token{network}",
             "",
-            "| way | prefill:decode | chunk | requests/s | remote | MB moved per request |",
+            f"| way | prefill:decode | chunk | {figure} | remote | MB moved per request |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
-        for row in _of(rows, trace, pace, gbps):
+        for row in of:
             way = row.way
             engines = f"{way.prefill}:{8 - way.prefill}" if way.prefill else "all mixed"
             rule = way.name if way.prefill else "never"
@@ -58,20 +63,27 @@ def missed(rows: Sequence[Row]) -> list[str]:
 def _figures(row: Row) -> str:
     if row.at_most:
         return f"< {row.rate:.2f} | |"
-    return f"{row.rate:.2f} | {row.remote:.0%} | {row.moved / 1e6:.0f}"
+    figure = f"{row.rate:.2f}" if row.share is None else f"{row.share:.1%}"
+    return f"{figure} | {row.remote:.0%} | {row.moved / 1e6:.0f}"
 
 
 def _is_ours(row: Row) -> bool:
     return bool(row.way.prefill) and row.way.threshold is None
 
 
-def _settings(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
+def _settings(rows: Sequence[Row]) -> list[tuple[str, float, float | None]]:
+    """Without a network where nothing is ever handed over."""
+    wired = any(row.wire is not None for row in rows)
     return list(
-        dict.fromkeys((row.trace, row.pace, row.wire.gbps) for row in rows if row.wire is not None)
+        dict.fromkeys(
+            (row.trace, row.pace, None if row.wire is None else row.wire.gbps)
+            for row in rows
+            if row.wire is not None or not wired
+        )
     )
 
 
-def _of(rows: Sequence[Row], trace: str, pace: float, gbps: float) -> list[Row]:
+def _of(rows: Sequence[Row], trace: str, pace: float, gbps: float | None) -> list[Row]:
     """Those of one setting, and those for which the network does not matter."""
     return [
         row

@@ -55,6 +55,16 @@ class Way:
                 rule = f"from {tokens:,} on"
         return f"{rule}, {'placed as ours' if self.joint else 'decode engine first'}"
 
+    @property
+    def option(self) -> str:
+        """The name in a command, of all chunks and numbers of prefill engines."""
+        if not self.prefill:
+            return "never"
+        if self.threshold is None:
+            return "ours"
+        rule = f"from-{self.threshold}" if self.threshold else "always"
+        return f"{rule}-{'placed' if self.joint else 'decode-first'}"
+
     def fleet(self, engines: Fleet) -> RoleFleet:
         roles = ratio(self.prefill, len(engines.speeds))
         return RoleFleet(engines.profile, engines.speeds, roles=roles, chunk=self.chunk)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from loadtests.disagg import comparison
-from loadtests.disagg.comparison import Contest, fixed, never
+from loadtests.disagg.comparison import Contest, Round, fixed, never
 from loadtests.disagg.ways import Way, Wire
 from loadtests.replay import source
 
@@ -50,3 +50,42 @@ def test_every_rule_is_held_against_ours_at_each_ratio() -> None:
         for joint in (True, False):
             assert Way(4, comparison.STATIC_CHUNK, least, joint) in ways
     assert len({way.name for way in ways}) == len(ways)
+
+
+def test_each_way_has_an_option_of_its_own_whatever_its_chunk_and_ratio() -> None:
+    assert comparison.options() == [
+        "never",
+        "from-16384-placed",
+        "from-8192-placed",
+        "from-2048-placed",
+        "from-2048-decode-first",
+        "from-8192-decode-first",
+        "from-16384-decode-first",
+        "always-decode-first",
+        "ours",
+    ]
+    assert {way.option for way in fixed(6)} < set(comparison.options())
+
+
+def test_a_comparison_can_be_of_some_ways_only(asked: list[tuple[int, float]]) -> None:
+    trace = source.find("gen:chat?rate=1&seconds=10")(1)
+    rows = comparison.compare([trace], [Wire()], [0.1], [2, 3], only=["from-8192-placed", "ours"])
+    assert [(row.way.prefill, row.way.option) for row in rows] == [
+        (2, "from-8192-placed"),
+        (2, "ours"),
+        (3, "from-8192-placed"),
+        (3, "ours"),
+    ]
+
+
+def test_at_one_load_a_way_has_the_share_of_requests_within_the_slo() -> None:
+    trace = source.find("gen:chat?rate=4&seconds=20")(1)
+    ways = [Way(3, 512, 0, joint=False)]
+    (easy,) = Round(trace, Wire(), 0.1, ways, 0.5)()
+    (hard,) = Round(trace, Wire(), 0.001, ways, 0.5)()
+    assert easy.share == 1.0
+    assert hard.share is not None
+    assert hard.share < 0.5
+    assert easy.remote == 1.0
+    assert easy.moved > 0
+    assert easy.rate == pytest.approx(0.5 * trace.rate)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loadtests.disagg import report
-from loadtests.disagg.comparison import Row
+from loadtests.disagg.rows import Row
 from loadtests.disagg.ways import Way, Wire
 
 
@@ -53,3 +53,16 @@ def test_the_table_has_each_way_once_for_each_network() -> None:
 def test_what_is_only_known_to_be_no_better_is_shown_as_such() -> None:
     bounded = [replace(row, at_most=True) for row in rows("synthetic", 4.0, 3.5, 4.1)]
     assert "| from 2,048 on, placed as ours | 3:5 | 512 | < 3.50 | | |" in report.table(bounded)
+
+
+def test_at_one_load_the_share_takes_the_place_of_the_load() -> None:
+    text = report.table([replace(row, share=0.876) for row in rows("synthetic", 4.0, 3.5, 4.1)])
+    assert "| chunk | within the SLO | remote |" in text
+    assert "| ours | 3:5 | 768 | 87.6% | 25% | 200 |" in text
+    assert "requests/s" not in text
+
+
+def test_without_handovers_there_is_a_table_without_a_network() -> None:
+    text = report.table(rows("synthetic", 4.0, 3.5, 4.1)[:1])
+    assert text.startswith("synthetic, 100 ms per token\n")
+    assert "| never | all mixed | 512 | 4.00 | 25% | 200 |" in text
