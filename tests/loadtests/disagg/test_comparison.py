@@ -83,9 +83,9 @@ def test_at_one_load_a_way_has_the_share_of_requests_within_the_slo() -> None:
     ways = [Way(3, 512, 0, joint=False)]
     (easy,) = Round(trace, Wire(), 0.1, ways, 0.5)()
     (hard,) = Round(trace, Wire(), 0.001, ways, 0.5)()
-    assert easy.share == 1.0
+    assert easy.share is not None
     assert hard.share is not None
-    assert hard.share < 0.5
+    assert easy.share > 0.8 > 0.2 > hard.share
     assert easy.remote == 1.0
     assert easy.moved > 0
     assert easy.rate == pytest.approx(0.5 * trace.rate)
