@@ -87,6 +87,16 @@ def test_what_a_worker_counted_outlives_it_and_what_it_had_does_not() -> None:
     assert shown(tally) == {"things_total": 35}
 
 
+def test_a_total_does_not_fall_by_its_last_digit_when_a_worker_ends() -> None:
+    tally = Tally()
+    for worker, value in enumerate((0.1, 0.2, 0.3)):
+        tally.report(worker, [counter(value)])
+    before = shown(tally)["things_total"]
+    tally.gone(0)  # the others' come first now; added up one by one that is 0.6, and was more
+    assert 0.1 + 0.2 + 0.3 > 0.2 + 0.3 + 0.1
+    assert shown(tally)["things_total"] == before
+
+
 def test_a_new_reading_takes_the_place_of_the_last() -> None:
     tally = Tally()
     for count in (1, 2, 5):
