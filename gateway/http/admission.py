@@ -107,7 +107,6 @@ class Admission:
         except Refused:
             return False
         self.give_back(context)
-        context.request = ticket.request
         self._note(context, pool, ticket, lease)
         return True
 
@@ -156,7 +155,8 @@ class Admission:
 
     def _note(self, context: RequestContext, pool: Pool, ticket: Ticket, lease: Lease) -> None:
         context.lease = lease
-        request = ticket.request
+        # What backends hold of its prompt may have changed while it waited.
+        request = context.request = ticket.request
         record, decision = context.record, lease.decision
         record.backend = decision.backend
         record.reason = decision.reason

@@ -151,6 +151,9 @@ class Ticket:
 
     def arrive(self, number: int, now: float, limit: float) -> None:
         """It is submitted, and may wait for at most `limit` seconds."""
+        if self.request.line is not None or self.request.urgent:
+            # It was placed before: that backend may be gone by now.
+            self.request = msgspec.structs.replace(self.request, line=None, urgent=False)
         self.number = number
         self.arrived = self.looked = now
         self.expires = now + (limit if self.max_wait is None else min(limit, self.max_wait))

@@ -171,3 +171,24 @@ def test_the_limits_of_decode_engines_hold(tmp_path: Path) -> None:
         assert {answer.header("x-prefixgate-handover") for answer in answers} == {"remote; needed"}
         assert pools.complaints == []
         gateway.settles_idle()
+
+
+def test_what_became_cached_while_a_request_waited_counts(tmp_path: Path) -> None:
+    """The control is the first of two alike, which both wait: nothing of it was cached."""
+    limits = {"decode": {"max_requests": 1}, "gate": None}
+    with (
+        Pools("sglang") as pools,
+        gateway_for(pools, tmp_path, scheduling=limits, timeouts={}) as gateway,
+    ):
+        go_on, body = Event(), CHAT.stream([text("twice", 16_000)])
+        pools.decodes[0].behave(until=go_on)
+        with ThreadPoolExecutor(3) as clients:
+            clients.submit(ask, gateway, chat("before them"))
+            pools.decodes[0].wait(lambda: bool(pools.decodes[0].legs))
+            alike = [clients.submit(ask, gateway, body) for _ in range(2)]
+            gateway.settles(lambda metrics: metrics.total("prefixgate_queue_depth") == 2)
+            go_on.set()
+            answers = [each.result() for each in alike]
+        matched = [int(each.header("x-prefixgate-matched-tokens") or -1) for each in answers]
+        assert min(matched) == 0
+        assert max(matched) > 3000

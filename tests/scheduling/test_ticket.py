@@ -1,3 +1,5 @@
+import msgspec
+
 from gateway.config import Scheduling
 from gateway.scheduling.line import Line
 from gateway.scheduling.load import BackendLoad
@@ -35,6 +37,14 @@ def test_the_policy_is_told_in_whose_line_it_waits() -> None:
     waiting.line.remove(waiting)
     Line(None).push(waiting, Scheduling())
     assert waiting.refresh(3.0).line is None, "of those that wait for any"
+
+
+def test_who_is_placed_anew_waits_in_no_line() -> None:
+    """The backend in whose line it waited before may be gone."""
+    before = msgspec.structs.replace(ask(PREFILL), line="gone", urgent=True)
+    waiting = Ticket(before, print, print)
+    waiting.arrive(1, 100.0, 5.0)
+    assert (waiting.request.line, waiting.request.urgent) == (None, False)
 
 
 def test_every_reason_has_a_status() -> None:
