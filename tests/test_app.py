@@ -99,12 +99,13 @@ def test_a_removed_backend_leaves_nothing_behind() -> None:
     assert links is not None
     links.began("one", "p", backends["a"].id, 1.0, 0.0)
     links.ended("one", 1.0)
+    assert links.bandwidth(backends["a"].id) != links.usual_bandwidth
     built.fleet.remove(backends["a"].id)
     assert serving(built) == set()
     assert not built.upstreams
     assert not built.loads
     assert not built.index.stats().backends
-    assert not links.bandwidths
+    assert links.bandwidth(backends["a"].id) == links.usual_bandwidth
 
 
 def test_K11_an_adapter_that_comes_back_has_another_namespace() -> None:

@@ -127,53 +127,6 @@ class Placement(msgspec.Struct, frozen=True):
         return self.prefill != self.decode
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """Attributes:
-    local, remote: the best of each kind; None when there is none.
-    """
-
-    local: Placement | None
-    remote: Placement | None
-
-    @property
-    def chosen(self) -> Placement | None:
-        """The one that pays; None when nobody can take the request."""
-        local, remote = self.local, self.remote
-        if local is None or remote is None:
-            return local or remote
-        return remote if remote.terms.total < local.terms.total else local
-
-
-def decide(
-    request: RouteRequest,
-    whole: Sequence[Candidate],
-    prefill: Sequence[Candidate],
-    decode: Sequence[Candidate],
-    transfer: TransferSeconds,
-    prices: Prices,
-) -> Verdict:
-    """The cheapest engine for all of a request, and the cheapest two.
-
-    Args:
-        whole: engines that may serve it alone: decode and unified ones, and prefill ones where
-            nobody else is left.
-        prefill: engines that may compute its prompt for another.
-        decode: engines that may generate from what another has computed.
-    """
-    local = min((local_placement(request, each, prices) for each in whole), key=_cost, default=None)
-    landings = landing_sites(request, decode, transfer, prices)
-    remote = min(
-        (
-            placement
-            for each in prefill
-            if (placement := remote_placement(request, each, landings, transfer, prices))
-        ),
-        key=_cost,
-        default=None,
-    )
-    return Verdict(local, remote)
-
-
 class Computing(msgspec.Struct, frozen=True):
     """What a prompt's prefill at an engine costs, as in `Terms`.
 
@@ -355,10 +308,6 @@ def remote_placement(
 
 def _decode(request: RouteRequest, candidate: Candidate, prices: Prices) -> float:
     return prices.omega * decode_seconds(candidate, request.output_tokens, request.prompt_tokens)
-
-
-def _cost(placement: Placement) -> float:
-    return placement.terms.total
 
 
 def _site_cost(site: LandingSite) -> float:

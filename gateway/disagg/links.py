@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from math import exp
 
 from gateway.disagg.shape import KvShape
@@ -108,11 +108,6 @@ class Links:
     def usual_bandwidth(self) -> float:
         """Bytes per second into an engine that nothing is known of."""
         return self._all.shrunk_to(self.prior) if self._fixed is None else self._fixed
-
-    @property
-    def bandwidths(self) -> Mapping[str, float]:
-        """By decode engine, of those that something was sent to."""
-        return {decode: self.bandwidth(decode) for decode in self._into}
 
     def seconds(self, prefill: str, decode: str, tokens: float, during: float = 0.0) -> float:
         """From the end of a prefill to when its KV cache is where it is to be used.

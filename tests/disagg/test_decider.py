@@ -1,10 +1,17 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.disagg.decider import LOOKED_AT, Prices, Verdict, decide
+from gateway.disagg.decider import (
+    LOOKED_AT,
+    Placement,
+    Prices,
+    landing_sites,
+    local_placement,
+    remote_placement,
+)
 from gateway.disagg.links import Links
 from policies.base import RouteRequest
 from tests.policies.views import View, request
@@ -15,6 +22,21 @@ GBPS = 1e9 / 8
 
 def links(gbps: float = 100.0) -> Links:
     return Links(KV_BYTES, fixed=gbps * GBPS)
+
+
+class Verdict(NamedTuple):
+    """The best of each kind."""
+
+    local: Placement | None
+    remote: Placement | None
+
+    @property
+    def chosen(self) -> Placement:
+        return min(filter(None, self), key=_total)
+
+
+def _total(placement: Placement) -> float:
+    return placement.terms.total
 
 
 def verdict(
@@ -30,12 +52,17 @@ def verdict(
     def transfer(prefill: str, decode: str, tokens: float, during: float) -> float:
         return network.seconds(prefill, decode, tokens)
 
-    return decide(asked, decode, prefill, decode, transfer, Prices(**prices))
+    costs = Prices(**prices)
+    sites = landing_sites(asked, decode, transfer, costs)
+    handed = (remote_placement(asked, each, sites, transfer, costs) for each in prefill)
+    return Verdict(
+        min((local_placement(asked, each, costs) for each in decode), key=_total, default=None),
+        min(filter(None, handed), key=_total, default=None),
+    )
 
 
 def chosen(*arguments: Any, **prices: Any) -> tuple[str, str]:
     placement = verdict(*arguments, **prices).chosen
-    assert placement is not None
     return placement.prefill, placement.decode
 
 
@@ -92,17 +119,12 @@ def test_a_decode_engine_without_memory_is_avoided() -> None:
 def test_nothing_left_of_one_kind() -> None:
     asked = request(tokens=4000)
     assert chosen(asked, [], [View("d")]) == ("d", "d")
-    alone = decide(asked, [], [View("p")], [View("d")], links().seconds, Prices())
-    assert alone.local is None
-    assert alone.chosen is alone.remote
-    nobody = decide(asked, [], [], [], links().seconds, Prices())
-    assert nobody.chosen is None
 
 
 def test_an_engine_is_not_paired_with_itself() -> None:
     asked = request(tokens=4000)
     unified = [View("u1"), View("u2")]
-    found = decide(asked, unified, unified, unified, links().seconds, Prices()).remote
+    found = verdict(asked, unified, unified).remote
     assert found is not None
     assert found.prefill != found.decode
 

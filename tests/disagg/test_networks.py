@@ -49,8 +49,9 @@ def test_an_engine_that_is_gone_is_forgotten() -> None:
     assert links is not None
     links.began("one", "p", "d", 1e9, 0.0)
     links.ended("one", 1.0)
+    assert links.bandwidth("d") != links.usual_bandwidth
     networks.removed("d")
-    assert not links.bandwidths
+    assert links.bandwidth("d") == links.usual_bandwidth
 
 
 def test_a_file_that_cannot_be_read_is_refused_at_first_and_changes_nothing_later(

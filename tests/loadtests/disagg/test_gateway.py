@@ -78,7 +78,7 @@ def test_the_bandwidth_is_learnt(trace: Trace) -> None:
         player, _ = play(trace, Way(4, 512, 0), Wire(gbps))
         gateway = player._gateway
         assert isinstance(gateway, RoleGateway)
-        learnt = max(gateway.links.bandwidths.values())
+        learnt = max(gateway.links.bandwidth(id) for id in gateway.places)
         assert learnt == pytest.approx(gbps * 1e9 / 8, rel=0.6)
 
 
