@@ -97,13 +97,7 @@ class Disaggregation:
             policy=lambda: self.joint,
             clock=clock,
         )
-        self.preview = HandoverPreview(
-            engines=self.engines,
-            prefills=self.prefills,
-            loads=loads,
-            policy=lambda: self.joint,
-            router=router,
-        )
+        self.preview = HandoverPreview(self.engines, self.prefills, self.routing, router)
         self.handovers = Handovers(
             engines=self.engines,
             prefills=self.prefills,

@@ -91,7 +91,7 @@ def explain(
             decision = msgspec.structs.replace(
                 decision, handover=None if foreseen is None else HandoverView(*foreseen)
             )
-        if decision is None:
+        else:
             refusal = FULL
     return Explanation(
         dialect=dialect.name,

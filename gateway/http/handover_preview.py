@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from gateway.disagg.fleet_engines import FleetEngines
-from gateway.disagg.placing import HandoverPlacing
 from gateway.disagg.reasons import Why
 from gateway.disagg.refusal import Refusal
+from gateway.http.joint_routing import Foreseen, JointRouting
 from gateway.http.prefill_router import PrefillRouter
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
@@ -16,38 +15,23 @@ from gateway.types import Role
 from policies.base import RouteRequest
 
 
-class Foreseen(NamedTuple):
-    """Attributes:
-    prefill, decode: ids of the engines; the same without a handover.
-    why: one of `Why`, `Fallback` or `Refusal`.
-    """
-
-    prefill: str
-    decode: str
-    why: str
-
-
 class HandoverPreview:
     """Args:
     prefills: the prefill engines that can take requests now, by model; a model that no prefill
         engine serves is missing.
-    loads: the ledgers, by backend id.
-    policy: None where it is one that chooses one engine.
+    routing, router: who would see to it, under a policy that chooses both engines and under others.
     """
 
     def __init__(
         self,
-        *,
         engines: FleetEngines,
         prefills: Mapping[str, Sequence[BackendLoad]],
-        loads: Mapping[str, BackendLoad],
-        policy: Callable[[], HandoverPlacing | None],
+        routing: JointRouting,
         router: PrefillRouter,
     ) -> None:
         self._engines = engines
         self._prefills = prefills
-        self._loads = loads
-        self._policy = policy
+        self._routing = routing
         self._router = router
 
     def why_alone(self, method: str, path: str, body: bytes, pool: Pool) -> Why | Refusal | None:
@@ -64,17 +48,12 @@ class HandoverPreview:
         Args:
             alone: why no handover carries the request.
         """
-        prefills, policy = self._prefills.get(pool.model), self._policy()
+        prefills = self._prefills.get(pool.model)
         if prefills is None:
             return None
-        role = self._engines.role(chosen)
-        if policy is not None:
-            placement = policy.pair(request, self._loads[chosen])
-            if placement.is_remote:
-                why = self._engines.why_remote(placement.decode)
-                return Foreseen(placement.prefill, placement.decode, why)
-            return Foreseen(chosen, chosen, alone or self._engines.why_local(chosen, prefills))
-        if role is not Role.DECODE or alone is not None:
+        if pool.screen is not None:
+            return self._routing.foresee(request, pool, chosen, alone)
+        if self._engines.role(chosen) is not Role.DECODE or alone is not None:
             return Foreseen(chosen, chosen, alone or self._engines.why_local(chosen, prefills))
         choice = self._router.foresee(request, chosen, prefills)
         prefill = chosen if choice.engine is None else choice.engine.id

@@ -4,6 +4,7 @@ lease at is to do for them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -20,9 +21,21 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.types import Clock, Role
+from policies.base import RouteRequest
 
 _OF_AN_ENGINE = frozenset({Why.WORTH, Why.NEEDED, Why.SOONER, Why.HOSTED})
 """Reasons that hold for one choice of engines, and not for the next one after a failure."""
+
+
+class Foreseen(NamedTuple):
+    """Attributes:
+    prefill, decode: ids of the engines; the same without a handover.
+    why: one of `Why`, `Fallback` or `Refusal`.
+    """
+
+    prefill: str
+    decode: str
+    why: str
 
 
 class JointRouting:
@@ -124,6 +137,23 @@ class JointRouting:
         """Whether a backend that was to answer is a prefill engine. It stands in for others, so
         that no request of theirs fails because it is slow or down."""
         return self._engines.is_prefill(id)
+
+    def foresee(
+        self, request: RouteRequest, pool: Pool, chosen: str, alone: Why | Refusal | None
+    ) -> Foreseen:
+        """What would be done for a request that has been sent to nobody, by the engine chosen.
+
+        Args:
+            alone: why no handover carries the request.
+        """
+        policy = self._policy()
+        assert policy is not None
+        placement = policy.pair(request, self._loads[chosen])
+        if placement.is_remote:
+            why = self._engines.why_remote(placement.decode)
+            return Foreseen(placement.prefill, placement.decode, why)
+        able = self._prefills.get(pool.model, ())
+        return Foreseen(chosen, chosen, alone or self._engines.why_local(chosen, able))
 
     # how it is done
 
