@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gateway.disagg.decider import Placement, Prices, landing_sites, remote_placement
-from gateway.disagg.engines import Engines
+from gateway.disagg.engines import Engines, transfers
 from gateway.disagg.placing import HandoverPlacing
 from policies.base import Candidate, RouteRequest
 from policies.cost import placement_seconds, prefill_seconds
@@ -101,7 +101,7 @@ class DecodeFirst(HandoverPlacing):
         decode = self._decode(request, landings)
         if decode is None or not self.computes_for_others(chosen.id):
             return super().pair(request, chosen, tried)
-        transfer, prices = self.engines.links(request.model).seconds, Prices()
+        transfer, prices = transfers(self.engines, request.model), Prices()
         sites = landing_sites(request, [decode], transfer, prices)
         placement = remote_placement(request, chosen, sites, transfer, prices)
         assert placement is not None
