@@ -29,8 +29,8 @@ def slow_to_connect(upstream: Upstream, times: int) -> None:
         await asyncio.sleep(left.pop() if left else 0.0)
         return await dial(limit)
 
-    upstream.dial = dawdle  # type: ignore[method-assign]
-    upstream.idle = lambda: None  # type: ignore[method-assign]
+    upstream.dial = dawdle
+    upstream.idle = lambda: None
 
 
 def served(monkeypatch: pytest.MonkeyPatch, pools: Pools, times: int) -> Answer:

@@ -55,7 +55,7 @@ class Placing(HandoverPlacing):
     engines: Engines
 
     def choose(self, request: RouteRequest, candidates: Sequence[Candidate]) -> Decision:
-        self.engines.views = list(candidates)  # type: ignore[arg-type]
+        self.engines.views = list(candidates)
         return super().choose(request, candidates)
 
     def paired_with(self, request: RouteRequest, chosen: View, views: list[View]) -> Placement:

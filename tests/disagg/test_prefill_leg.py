@@ -30,7 +30,7 @@ def run(script: Callable[[PrefillLeg, Wire], Awaitable[None]], *, needed: bool =
     async def main() -> None:
         wire = Wire()
         leg = PrefillLeg(needed=needed)
-        leg.carry(wire)  # type: ignore[arg-type]
+        leg.carry(wire)
         await script(leg, wire)
 
     asyncio.run(main())

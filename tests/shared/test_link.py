@@ -416,7 +416,7 @@ def test_a_redis_that_comes_and_goes_is_let_alone_for_longer(server: RedisServer
             await asyncio.wait_for(until_up(link), 10)
 
     async def until_up(link: Link) -> None:
-        while not link.up:  # noqa: ASYNC110
+        while not link.up:  # noqa: ASYNC110 - a link has no event to wait for
             await asyncio.sleep(0.01)
 
     asyncio.run(run())

@@ -35,7 +35,7 @@ def test_its_connections_end_with_the_server(monkeypatch: pytest.MonkeyPatch) ->
         async def send(message: dict[str, Any]) -> None:
             said.append(message)
 
-        await server({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
+        await server({"type": "lifespan"}, receive, send)
         assert [each["type"] for each in said] == [
             "lifespan.startup.complete",
             "lifespan.shutdown.complete",

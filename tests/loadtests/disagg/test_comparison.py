@@ -16,7 +16,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
     plays: list[tuple[int, float]] = []
 
     def holds(scenario: object, arm: object, slo: object, front: object) -> bool:
-        load, chunk = scenario.load, scenario.fleet.chunk  # type: ignore[attr-defined]
+        load, chunk = scenario.load, scenario.fleet.chunk
         plays.append((chunk, load))
         return bool(load <= LIMITS[chunk])
 
