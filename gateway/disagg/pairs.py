@@ -131,9 +131,20 @@ class Pairs:
         if apart.failures >= FAILURES and apart.until <= now:  # once for all that fail together
             apart.seconds = min(MAX_APART, 2 * apart.seconds or APART)
             apart.until = now + apart.seconds
+            logger.warning(
+                "backend %s fails on what backend %s hands over, %d times in a row: not paired for"
+                " %.0f s",
+                decode,
+                prefill,
+                apart.failures,
+                apart.seconds,
+            )
 
     def worked(self, prefill: str, decode: str) -> None:
-        self._apart.pop((prefill, decode), None)
+        """A decode engine has answered from what the other one handed over."""
+        apart = self._apart.pop((prefill, decode), None)
+        if apart is not None and apart.seconds:
+            logger.info("backend %s takes over from backend %s again", decode, prefill)
 
     def changed(self) -> None:
         """Something else is known of a backend, or it is new."""

@@ -53,7 +53,10 @@ def test_why_engines_do_not_fit_is_logged_once(caplog: pytest.LogCaptureFixture)
     assert even.id in record.getMessage()
 
 
-def test_two_that_fail_in_a_row_are_kept_apart_for_a_while() -> None:
+def test_two_that_fail_in_a_row_are_kept_apart_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     now = [0.0]
     made = pairs(lambda: now[0])
     made.failed(P.id, D.id)
@@ -68,6 +71,16 @@ def test_two_that_fail_in_a_row_are_kept_apart_for_a_while() -> None:
     made.failed(P.id, D.id)
     now[0] += APART + 0.1
     assert made.connector(P, D) is None  # for twice as long
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.rpartition(": ")[2] for line in told] == [
+        "not paired for 5 s",
+        "not paired for 10 s",
+    ]
+    assert all(id in line for id in (P.id, D.id) for line in told)
+    made.worked(P.id, D.id)
+    assert caplog.records[-1].getMessage() == f"backend {D.id} takes over from backend {P.id} again"
+    made.failed(P.id, D.id)
+    made.failed(P.id, D.id)
     made.forget(P.id)
     assert made.connector(P, D) is NIXL_PULL
 
