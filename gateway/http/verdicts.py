@@ -64,13 +64,7 @@ class Verdicts:
             blame is Blame.BACKEND_IF_SILENT and relay.unbegun and _had_time(context, lease)
         ):
             assert broken is not None
-            self._fleet.report_failure(
-                id,
-                str(broken),
-                gone=broken.kind is FailureKind.CONNECT,
-                sent_at=lease.granted_at,
-                trial=lease.trial,
-            )
+            self._blame(lease, broken)
 
     def leg_failed(
         self,
@@ -92,15 +86,18 @@ class Verdicts:
             row = BROKEN[cause.kind]
             self._metrics.upstream_error(id, row.name)
             if to_blame and row.blame is not Blame.NOBODY:
-                self._fleet.report_failure(
-                    id,
-                    str(cause),
-                    gone=cause.kind is FailureKind.CONNECT,
-                    sent_at=lease.granted_at,
-                    trial=lease.trial,
-                )
+                self._blame(lease, cause)
         elif isinstance(cause, LegRefused):
             self._leg_refused(context, lease, cause)
+
+    def _blame(self, lease: Lease, failure: UpstreamFailure) -> None:
+        self._fleet.report_failure(
+            lease.backend_id,
+            str(failure),
+            gone=failure.kind is FailureKind.CONNECT,
+            sent_at=lease.granted_at,
+            trial=lease.trial,
+        )
 
     def _leg_refused(self, context: RequestContext, lease: Lease, refused: LegRefused) -> None:
         id, row = lease.backend_id, refusal(refused.status)
