@@ -36,6 +36,8 @@ NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors of a process, or a machine, that can open no more connections."""
 TICK = 0.25
 """How often limits are looked at. A limit strikes at most this much late."""
+DIAL_STEPS = 4
+"""In how many steps the limit of dialling is waited for."""
 
 
 class FailureKind(StrEnum):
@@ -395,6 +397,30 @@ def new_parser(connection: Connection) -> httptools.HttpResponseParser:
     return parser
 
 
+class _Patience:
+    """Has a timeout strike after so many seconds, of which a stall of ours counts as one step.
+
+    A gateway that stood still cannot know whether the backend would have been in time.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout, limit: float) -> None:
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._step = limit / DIAL_STEPS
+        self._left = DIAL_STEPS
+        self._timer = self._loop.call_later(self._step, self._count)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._timer = self._loop.call_later(self._step, self._count)
+        else:
+            self._timeout.reschedule(self._loop.time())
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
 class Upstream:
     """The connections to one backend. No cap: limits are the scheduler's business.
 
@@ -446,8 +472,12 @@ class Upstream:
             OutOfDescriptors: it could not be tried.
         """
         try:
-            async with asyncio.timeout(limit):
-                connection = await self._connect()
+            async with asyncio.timeout(None) as timeout:
+                patience = _Patience(timeout, limit)
+                try:
+                    connection = await self._connect()
+                finally:
+                    patience.end()
         except TimeoutError:
             raise UpstreamFailure(FailureKind.CONNECT_TIMEOUT) from None
         except OSError as error:

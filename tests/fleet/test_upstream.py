@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -222,6 +223,17 @@ def test_refused_connection() -> None:
             with pytest.raises(UpstreamFailure) as caught:
                 await upstream.dial(5.0)
         assert caught.value.kind is FailureKind.CONNECT
+
+    run(main())
+
+
+def test_a_stall_of_the_gateway_is_not_held_against_a_backend() -> None:
+    async def main() -> None:
+        async with serving(answering(PLAIN)) as upstream:
+            # Both the connection and the end of its time are there when the loop goes on.
+            asyncio.get_running_loop().call_soon(time.sleep, 1.0)
+            connection = await upstream.dial(0.5)
+            connection.abort()
 
     run(main())
 
