@@ -90,6 +90,7 @@ TRANSFERS: list[Json] = [
     {"disagg_prefill_dp_rank": 1},
     {"vllm_xargs": {"kv_transfer_params": {"remote_host": "10.0.0.1"}}},
     {"sampling_params": {"extra_args": {"kv_transfer_params": {"remote_host": "10.0.0.1"}}}},
+    {"parameters": {"bootstrap_host": "10.0.0.1", "bootstrap_port": 1, "bootstrap_room": 2}},
 ]
 SERVED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 

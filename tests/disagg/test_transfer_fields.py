@@ -57,7 +57,7 @@ FIELDS = Transfers.__struct_fields__
 
 
 def test_V01_the_fields_are_those_that_clients_may_not_send() -> None:
-    assert {*FIELDS} - {"vllm_xargs", "sampling_params"} == TRANSFER_FIELDS
+    assert {*FIELDS} - {"vllm_xargs", "sampling_params", "parameters"} == TRANSFER_FIELDS
 
 
 @pytest.mark.parametrize(("connector", "route"), CARRIED, ids=name)

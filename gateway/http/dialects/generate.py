@@ -37,7 +37,6 @@ class GenerateBody(Body):
     token_ids: Any = None
     image_data: Any = None
     sampling_params: Any = None
-    parameters: Any = None
     max_tokens: Any = None
     n_predict: Any = None
     priority: Any = None

@@ -25,10 +25,11 @@ class Transfers(msgspec.Struct, gc=False, kw_only=True):
     disagg_prefill_dp_rank: Any = None
     vllm_xargs: Any = None
     sampling_params: Any = None
+    parameters: Any = None
 
 
 _NAMES = tuple(Transfers.__struct_fields__)
-_DIRECT = _NAMES[:-2]
+_DIRECT = _NAMES[:-3]
 _IN_EXTRAS = frozenset(_DIRECT)
 _NONE = (None,) * len(_NAMES)
 
@@ -47,16 +48,22 @@ def transfer_in(body: Transfers) -> str:
         body.disagg_prefill_dp_rank,
         body.vllm_xargs,
         body.sampling_params,
+        body.parameters,
     )
     if values == _NONE:
         return ""
     for name, value in zip(_DIRECT, values, strict=False):
         if value is not None:
             return name
-    extras, sampling = values[-2:]
-    # vLLM keeps what it finds here among its own arguments, where the transfer's are as well.
+    extras, sampling, parameters = values[-3:]
+    # vLLM keeps what it finds in the first two among its own arguments, where the transfer's are as
+    # well; SGLang's /vertex_generate takes the third for members of the body.
     inner = sampling.get("extra_args") if isinstance(sampling, dict) else None
-    for place, found in (("vllm_xargs", extras), ("sampling_params.extra_args", inner)):
+    for place, found in (
+        ("vllm_xargs", extras),
+        ("sampling_params.extra_args", inner),
+        ("parameters", parameters),
+    ):
         if isinstance(found, dict) and not _IN_EXTRAS.isdisjoint(found):
             return f"{place}.{min(_IN_EXTRAS.intersection(found))}"
     return ""
