@@ -234,6 +234,9 @@ class Handovers:
         why = fallback_for(cause)
         unclear = handover.connector.waits and why is Fallback.SLOW
         self._verdicts.leg_failed(context, handover.lease, cause, to_blame=not unclear)
+        if unclear:
+            # Both may be well and not reach each other, which no probe of theirs shows.
+            self._pairs.failed(handover.prefill_id, handover.decode_id)
         if isinstance(cause, NoTransfer):
             handover.no_transfer = cause
         handover.end()
