@@ -19,7 +19,7 @@ from gateway.config.auth import (
 )
 from gateway.config.backends import BackendConfig, BackendOptions
 from gateway.config.base import ConfigError, Count, Secret, SecretRef, Section, Share
-from gateway.config.disagg import ConnectorName, Disagg, KvCache, Transfer
+from gateway.config.disagg import KINDS, ConnectorName, Disagg, KvCache, Transfer
 from gateway.config.discovery import Discovery, DnsSource, FileSource, KubernetesSource, name_server
 from gateway.config.failures import (
     Backpressure,
@@ -49,6 +49,7 @@ from gateway.config.tls import BackendTls, ServerTls
 
 __all__ = [
     "ENGINE_CONTROL",
+    "KINDS",
     "Admin",
     "AdminRole",
     "AdminUser",

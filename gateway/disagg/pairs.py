@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 
-from gateway.config import Disagg
+from gateway.config import KINDS, Disagg
 from gateway.disagg.connector import Connector, Pairing, Side
 from gateway.disagg.connectors import CONNECTORS
 from gateway.disagg.ids import PairingIds
 from gateway.disagg.route import Route
 from gateway.disagg.sides import side_of
 from gateway.fleet.backend import Backend
-from gateway.types import Clock, Role
+from gateway.types import Clock, EngineKind, Role
 
 APART = 5.0
 """Seconds for which two engines are not paired after `FAILURES` handovers between them have failed
-at the decode engine; doubled for each further one in a row."""
+at the decode engine, or with both of them silent; doubled for each further one in a row."""
 FAILURES = 2
 MAX_APART = 300.0
 MAX_TOLD = 64
@@ -90,7 +90,9 @@ class Pairs:
             or connector is not self.speaks(prefill)
         ):
             return False
-        mismatch = connector.mismatch(self.side(prefill), self.side(decode))
+        mismatch = _other_kind(connector, prefill, decode) or connector.mismatch(
+            self.side(prefill), self.side(decode)
+        )
         if mismatch is not None:
             self._tell(prefill.id, decode.id, mismatch)
         return mismatch is None
@@ -124,7 +126,7 @@ class Pairs:
         return self._ids.pair(route, self.side(prefill), self.side(decode))
 
     def failed(self, prefill: str, decode: str) -> None:
-        """A decode engine has failed on what the other one handed over."""
+        """A decode engine has failed on what the other one handed over, or nothing came of both."""
         apart = self._apart.setdefault((prefill, decode), _Apart())
         apart.failures += 1
         now = self._clock()
@@ -132,10 +134,10 @@ class Pairs:
             apart.seconds = min(MAX_APART, 2 * apart.seconds or APART)
             apart.until = now + apart.seconds
             logger.warning(
-                "backend %s fails on what backend %s hands over, %d times in a row: not paired for"
+                "handovers from backend %s to backend %s fail, %d times in a row: not paired for"
                 " %.0f s",
-                decode,
                 prefill,
+                decode,
                 apart.failures,
                 apart.seconds,
             )
@@ -155,3 +157,12 @@ class Pairs:
         self._engine_ids.pop(id, None)
         for pair in [pair for pair in self._apart if id in pair]:
             del self._apart[pair]
+
+
+def _other_kind(connector: Connector, *backends: Backend) -> str | None:
+    """Why engines that have said what they are do not speak a protocol, for people."""
+    for backend in backends:
+        kind = backend.kind
+        if kind not in (None, EngineKind.OPENAI) and kind not in KINDS[connector.name]:
+            return f"{kind} does not speak {connector.name}"
+    return None

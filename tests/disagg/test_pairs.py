@@ -9,7 +9,8 @@ from gateway.disagg.nixl_pull import NIXL_PULL
 from gateway.disagg.pairs import APART, Pairs
 from gateway.disagg.route import Route
 from gateway.fleet.backend import Backend, Source
-from gateway.types import Role
+from gateway.fleet.facts import EngineFacts
+from gateway.types import EngineKind, Role
 
 PULL = ConnectorName.NIXL_PULL
 
@@ -39,6 +40,30 @@ def test_engines_that_do_not_fit_are_not_paired() -> None:
     odd = backend(3, Role.DECODE, transfer=Transfer(tp_size=3))
     even = backend(4, Role.PREFILL, transfer=Transfer(tp_size=2))
     assert pairs().connector(even, odd) is None
+
+
+@pytest.mark.parametrize(
+    ("connector", "kind", "speaks"),
+    [
+        (PULL, EngineKind.VLLM, True),
+        (PULL, EngineKind.SGLANG, False),
+        (PULL, EngineKind.OPENAI, True),
+        (ConnectorName.SGLANG, EngineKind.VLLM, False),
+        (ConnectorName.TRTLLM, EngineKind.VLLM, False),
+        (ConnectorName.SHARED_STORE, EngineKind.SGLANG, True),
+    ],
+)
+def test_P16_engines_that_turn_out_to_be_of_another_kind_are_not_paired(
+    caplog: pytest.LogCaptureFixture, connector: ConnectorName, kind: EngineKind, speaks: bool
+) -> None:
+    made = Pairs(Disagg(connector=connector), lambda: 0.0)
+    computes, generates = backend(1, Role.PREFILL), backend(2, Role.DECODE)
+    assert made.connector(computes, generates) is not None  # nothing is known of them yet
+    generates.facts = EngineFacts(kind, "/health", ("m",))
+    made.changed()
+    assert (made.connector(computes, generates) is not None) is speaks
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ([] if speaks else [f"{kind} does not speak {connector}"])
 
 
 def test_why_engines_do_not_fit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
