@@ -53,8 +53,10 @@ class HandoverPreview:
             return None
         if pool.screen is not None:
             return self._routing.foresee(request, pool, chosen, alone)
-        if self._engines.role(chosen) is not Role.DECODE or alone is not None:
-            return Foreseen(chosen, chosen, alone or self._engines.why_local(chosen, prefills))
+        if self._engines.role(chosen) is not Role.DECODE:
+            return Foreseen(chosen, chosen, self._engines.why_local(chosen, prefills))
+        if alone is not None:
+            return Foreseen(chosen, chosen, alone)
         choice = self._router.foresee(request, chosen, prefills)
         prefill = chosen if choice.engine is None else choice.engine.id
         return Foreseen(prefill, chosen, choice.why)

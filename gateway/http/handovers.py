@@ -88,9 +88,9 @@ class Handovers:
         prefills = self._prefills.get(pool.model)
         if prefills is None and context.tries is None:
             return self._dispatcher.send(context, lease, may_retry=may_retry)
-        role = self._engines.role(lease.backend_id)
-        if prefills is None or role is not Role.DECODE:
-            self._router.serve_whole(context, role)
+        id = lease.backend_id
+        if prefills is None or self._engines.role(id) is not Role.DECODE:
+            self._router.serve_whole(context, id, prefills or ())
             return self._dispatcher.send(context, lease, may_retry=may_retry)
         return self._hand_over(context, pool, lease, prefills, may_retry=may_retry)
 

@@ -18,7 +18,6 @@ from gateway.scheduling.lease import Lease
 from gateway.scheduling.load import BackendLoad
 from gateway.scheduling.pool import Pool
 from gateway.telemetry.metrics import Metrics
-from gateway.types import Role
 from policies.base import RouteRequest
 from policies.cost import own_prefill_seconds
 
@@ -121,12 +120,15 @@ class PrefillRouter:
         leave_alone(context)
         self._note_fallback(context, why)
 
-    def serve_whole(self, context: RequestContext, role: Role) -> None:
-        """An engine serves a request from which nothing is taken over, and that may have been meant
-        to be handed over.
+    def serve_whole(
+        self, context: RequestContext, id: str, prefills: Collection[BackendLoad]
+    ) -> None:
+        """An engine to which nothing is handed over serves a request, which may have been meant to
+        be handed over.
 
         Args:
-            role: the engine's.
+            id: the engine's.
+            prefills: the prefill engines that can take requests now.
         """
         record, tries = context.record, context.tries
         record.prefill_backend = ""
@@ -134,8 +136,9 @@ class PrefillRouter:
             fallback = tries.fallback or tries.last or Fallback.DECODE
             self._note_fallback(context, fallback)
             record.placement, record.placement_reason = "local", fallback
-        elif role is Role.PREFILL and not record.placement:
-            record.placement, record.placement_reason = "local", Why.HOSTED
+        elif not record.placement:
+            why = self._engines.why_local(id, prefills)
+            record.placement, record.placement_reason = "local", why
 
     def stand_in(
         self,

@@ -83,7 +83,7 @@ def test_who_finds_the_prefill_engines_full_is_told_so(tmp_path: Path) -> None:
         site.prefill.wait(lambda: bool(site.legs(Part.PREFILL)))
         told = [site.ask(site.body()).header("x-prefixgate-handover") for _ in range(6)]
         assert "local; full" in told
-        assert set(told) <= {None, "local; full"}
+        assert set(told) <= {"local; sooner", "local; full"}
         metrics = site.gw.metrics()
         full = metrics.total("prefixgate_pd_fallback_total", reason="full")
         assert full == told.count("local; full")
@@ -99,3 +99,23 @@ def test_an_answer_with_nothing_to_fetch_is_not_told_as_no_prefill_engine(tmp_pa
         assert answer.status == 503
         assert answer.json["error"]["message"] == "The prompt could not be handed over."
         site.gw.settles_idle()
+
+
+@pytest.mark.parametrize("policy", ["prefix_affinity", "round_robin"])
+def test_who_is_served_by_a_unified_engine_beside_them_is_told_so(
+    tmp_path: Path, policy: str
+) -> None:
+    """It is chosen by a policy that looks at one engine only."""
+    with ExitStack() as stack:
+        site = Site(stack, tmp_path, "nixl_pull", pools={"unified": 1}, policy={"name": policy})
+        site.gw.admin("POST", f"/backends/{site.gw.backend_id(site.decode.url)}/drain")
+        body = site.body()
+        asked = {"path": CHAT.path, "body": body}
+        explained = site.gw.admin("POST", "/explain", asked)["decision"]["handover"]
+        answer = site.ask(body)
+        assert says(answer) == TEXT
+        assert answer.header("x-prefixgate-backend") == explained["decode_backend"]
+        assert answer.header("x-prefixgate-handover") == f"local; {explained['reason']}"
+        assert explained["reason"] == "sooner"
+        metrics = site.gw.settles_idle()
+        assert metrics.by("prefixgate_pd_requests_total", "reason") == {"sooner": 1}
