@@ -359,6 +359,7 @@ class Gateway:
         finally:
             self.stopping = True
             self.pools.close()
+            await self.disagg.legs.settle()
             self._ticker.cancel()
             if self.reloader is not None:
                 await self.reloader.stop()

@@ -44,6 +44,7 @@ class Disaggregation:
     Attributes:
         prefills: the prefill engines that can take prefill legs now, by model; an empty list where
             none of those that serve a model can. Whoever follows the fleet keeps it.
+        legs: what prefill engines are sent, and told.
         joint: the policy, where it chooses the engines of both legs together.
 
     Raises:
@@ -98,22 +99,23 @@ class Disaggregation:
             clock=clock,
         )
         self.preview = HandoverPreview(self.engines, self.prefills, self.routing, router)
+        self.legs = PrefillLegs(
+            fleet=fleet,
+            upstreams=upstreams,
+            pairs=self.pairs,
+            index=index,
+            learning=learning,
+            verdicts=verdicts,
+            metrics=metrics,
+            traffic=self.traffic,
+            clock=clock,
+        )
         self.handovers = Handovers(
             engines=self.engines,
             prefills=self.prefills,
             pairs=self.pairs,
             router=router,
-            legs=PrefillLegs(
-                fleet=fleet,
-                upstreams=upstreams,
-                pairs=self.pairs,
-                index=index,
-                learning=learning,
-                verdicts=verdicts,
-                metrics=metrics,
-                traffic=self.traffic,
-                clock=clock,
-            ),
+            legs=self.legs,
             dispatcher=dispatcher,
             verdicts=verdicts,
             clock=clock,

@@ -136,6 +136,9 @@ class Connector(Protocol):
     holds: ClassVar[bool]
     """A prefill engine keeps a prompt's cache reserved until the decode engine has fetched it, or
     a time is over."""
+    sees_to_it: ClassVar[bool]
+    """A decode engine that has begun to answer and gives the request up before it has fetched the
+    cache has the prefill engine let go of it."""
     alone: ClassVar[bool]
     """Its engines serve requests that are not handed over as well."""
     waits: ClassVar[bool]

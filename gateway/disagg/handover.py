@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 from gateway.disagg.connector import Connector, Leg, NoTransfer, Pairing
+from gateway.disagg.holding import Holding
 from gateway.disagg.prefill_leg import PrefillLeg
 from gateway.disagg.transfer import Transfer
 from gateway.fleet.time_limits import TimeLimits
@@ -45,14 +46,16 @@ class Handover:
         send ──► prefilled ──► make_decode_leg ──► sent ──► taken ──► end
                     └─────────────────┴─────────────┴── end: what is held is released
 
+    What it leaves at the prefill engine is told once, whatever becomes of it: by `end`, or, where
+    the prefill leg is hung up on, as soon as that is over.
+
     Args:
         body: the client's, as it is for the decode engine.
         decode_id: the decode engine.
         fresh: no kept connections are used: one of them was closed before.
         lease: at the prefill engine; given back here.
         on_over: told once, when the prefill leg is over or given up: whether its answer came.
-        on_left: told when the prefill engine may hold what nobody will fetch: whether it is clear
-            that it had computed it.
+        on_closed: told once what the prefill engine holds for nobody.
 
     Attributes:
         task: the prefill leg; None before it is sent.
@@ -68,7 +71,7 @@ class Handover:
     __slots__ = (
         "_clock",
         "_ended",
-        "_on_left",
+        "_on_closed",
         "_on_over",
         "_over",
         "_prefill",
@@ -100,7 +103,7 @@ class Handover:
         *,
         fresh: bool,
         on_over: Callable[[Handover, bool], None],
-        on_left: Callable[[Handover, bool], None],
+        on_closed: Callable[[Handover, Holding], None],
     ) -> None:
         self.connector = connector
         self.pairing = pairing
@@ -114,7 +117,7 @@ class Handover:
         self.sent = self.taken = self.answered = self._ended = False
         self._clock = clock
         self._on_over = on_over
-        self._on_left = on_left
+        self._on_closed = on_closed
         self._over = False
         self._prefill: PrefillLeg | None = None
         self.task: asyncio.Task[None] | None = None
@@ -216,40 +219,46 @@ class Handover:
             return
         self._ended = True
         task, leg = self.task, self._prefill
-        if task is None:
-            self.prefill_over(served=False)
-        elif not task.done():
+        broken_off = task is not None and not task.done()
+        if task is not None:
             task.cancel()
-            self.prefill_over(served=False)
-            if leg is not None:
-                self._break_off(leg)
-        elif leg is not None:
-            self._settle(leg)
+        self.prefill_over(served=False)  # after a task's end this does nothing
         if self.transfer is not None:
             self.transfer.dropped()
+        if leg is None:
+            self._on_closed(self, Holding.NOTHING)  # nothing was sent
+        elif broken_off:
+            self._break_off(leg)
+        else:
+            self._close(leg)
 
     def _break_off(self, leg: PrefillLeg) -> None:
         """Nobody waits for the prefill leg's answer any more, be it there or not."""
-        missing = leg.done.cancelled() and not self._fetched
-        if missing and self.connector.release(self.pairing, None) is not None:
-            leg.cancel()
-            self._on_left(self, leg.computed)
-        elif missing and self.connector.holds:
+        missing = leg.done.cancelled() and self.connector.holds and not self._fetched
+        if missing and self.connector.release(self.pairing, None) is None:
             # What it takes to let go of the prompt, or to know of none, may be under way.
-            leg.hang_up(lambda: self._settle(leg))
+            leg.hang_up(lambda: self._close(leg))
         else:
             leg.cancel()
-            self._settle(leg)
+            self._close(leg)
 
-    def _settle(self, leg: PrefillLeg) -> None:
+    def _close(self, leg: PrefillLeg) -> None:
         if self.answer is None:
             self.answer = leg.answer
-        if not self._fetched and (leg.computed or leg.unclear):
-            self._on_left(self, leg.computed)
+        holding = Holding.NOTHING if self._fetched else leg.holding
+        if self.answer is not None and self.connector.holds and self.decode_leg is _NO_LEG:
+            # Nobody has looked at it: it may say that there is nothing to let go of.
+            try:
+                self.make_decode_leg()
+            except NoTransfer as none:
+                self.no_transfer = none
+            if self.decode_leg.final:
+                holding = Holding.NOTHING
+        self._on_closed(self, holding)
 
     @property
     def _fetched(self) -> bool:
-        return self.taken or self.answered
+        return self.taken or (self.answered and self.connector.sees_to_it)
 
 
 def is_stale(failure: UpstreamFailure, connection: Connection) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.disagg.connector import NoTransfer
+from gateway.disagg.holding import Holding
 from gateway.fleet.upstream import Connection, FailureKind, Headers, UpstreamFailure
 
 MAX_ANSWER = 16 * 1024 * 1024
@@ -62,6 +63,7 @@ class PrefillLeg:
     __slots__ = (
         "_connection",
         "_headers",
+        "_hung_up",
         "_looks",
         "_needed",
         "_parts",
@@ -82,6 +84,7 @@ class PrefillLeg:
         self._parts: list[bytes] = []
         self._size = 0
         self._looks = 0
+        self._hung_up = False
         self._tail: asyncio.TimerHandle | None = None
 
     def carry(self, connection: Connection) -> None:
@@ -94,13 +97,20 @@ class PrefillLeg:
         return 200 <= self.status < 300
 
     @property
-    def unclear(self) -> bool:
-        """It was broken off by us, or in the middle, without a word of whether the engine had the
-        prompt. One that ends by itself before its first byte has dropped the request."""
-        if self.status or not self.done.done() or self.done.cancelled():
-            return False
+    def holding(self) -> Holding:
+        """What the engine holds of the prompt, once the leg is over. One that was broken off, by
+        us or in the middle, says nothing of it. Nor does an engine that is hung up on and ends the
+        connection without a byte: mostly it drops the request, but it drops the answer alone when
+        the prompt is just computed. One that ends it unprompted has dropped the request."""
+        if self.computed:
+            return Holding.COMPUTED
+        if self.status:
+            return Holding.NOTHING
+        if not self.done.done() or self.done.cancelled():
+            return Holding.UNCLEAR
         failure = self.done.exception()
-        return isinstance(failure, UpstreamFailure) and failure.kind is not FailureKind.RESET
+        dropped = not isinstance(failure, UpstreamFailure) or failure.kind is FailureKind.RESET
+        return Holding.NOTHING if dropped and not self._hung_up else Holding.UNCLEAR
 
     @property
     def answer(self) -> bytes | None:
@@ -126,6 +136,7 @@ class PrefillLeg:
 
         self.done.add_done_callback(ended)
         if self._connection is not None and self._connection.hang_up():
+            self._hung_up = True
             self._tail = asyncio.get_running_loop().call_later(LINGER, self._fail, _silent())
         else:
             self._fail(UpstreamFailure(FailureKind.RESET))

@@ -28,6 +28,7 @@ class Sglang:
     overlaps: ClassVar[bool] = True
     holds: ClassVar[bool] = True
     fetch_within: ClassVar[float | None] = None
+    sees_to_it: ClassVar[bool] = True
     alone: ClassVar[bool] = False
     waits: ClassVar[bool] = True
 

@@ -19,6 +19,7 @@ class SharedStore:
     concurrent: ClassVar[bool] = False
     overlaps: ClassVar[bool] = False
     holds: ClassVar[bool] = False
+    sees_to_it: ClassVar[bool] = True
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False
     fetch_within: ClassVar[float | None] = None

@@ -49,6 +49,7 @@ class Trtllm:
     concurrent: ClassVar[bool] = False
     overlaps: ClassVar[bool] = False
     holds: ClassVar[bool] = True
+    sees_to_it: ClassVar[bool] = False
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False
     fetch_within: ClassVar[float | None] = None

@@ -34,6 +34,7 @@ class Vllm:
 
     holds: ClassVar[bool] = True
     fetch_within: ClassVar[float | None] = None
+    sees_to_it: ClassVar[bool] = True
     alone: ClassVar[bool] = True
     waits: ClassVar[bool] = False
 

@@ -197,16 +197,15 @@ class Connection(asyncio.Protocol):
             False where it has not even got all of the request: drop the exchange instead.
         """
         transport = self.transport
-        sock = transport.get_extra_info("socket")
-        if sock is None or transport.is_closing() or transport.get_write_buffer_size():
-            return False
-        # What a transport offers for this leaves out TLS. The copy's end is not the connection's.
-        try:
-            with socket.socket(fileno=os.dup(sock.fileno())) as copy:
-                copy.shutdown(socket.SHUT_WR)
-        except OSError:
+        if transport.get_write_buffer_size():
             return False
         self._hung_up = True
+        sock = transport.get_extra_info("socket")
+        # What a transport offers for this leaves out TLS. The copy's end is not the connection's.
+        # Where there can be no copy, the engine sees it when the exchange is dropped; where the
+        # connection is broken, the sink is about to hear of that.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
+            copy.shutdown(socket.SHUT_WR)
         return True
 
     def pause_reading(self) -> None:

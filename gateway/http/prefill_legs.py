@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
+from gateway.disagg.connector import Release
 from gateway.disagg.handover import Handover
+from gateway.disagg.holding import Holding, Orphaned
 from gateway.disagg.pairs import Pairs
 from gateway.disagg.prefill_choice import RemotePrefill
 from gateway.disagg.release import Releases
@@ -31,6 +34,12 @@ from gateway.telemetry.metrics import Metrics
 from gateway.types import Clock, Decision, Reason, WorkClass
 from policies.cost import own_prefill_seconds
 
+logger = logging.getLogger("prefixgate.disagg")
+
+LAST = 2.0
+"""Seconds that a gateway which stops gives to what is unsettled."""
+_TICK = 0.01
+
 
 class PrefillLegs:
     def __init__(
@@ -55,7 +64,24 @@ class PrefillLegs:
         self._metrics = metrics
         self._traffic = traffic
         self._clock = clock
-        self._releases = Releases(clock, metrics.released)
+        self._open: set[Handover] = set()
+        self._releases = Releases(clock, self._told)
+
+    @property
+    def unsettled(self) -> int:
+        """Handovers of which it is not known yet what they leave at their prefill engine, and
+        engines that are being told."""
+        return len(self._open) + len(self._releases.under_way)
+
+    async def settle(self) -> None:
+        """Wait until nothing is unsettled, for `LAST` seconds at most: no request is under way any
+        more, and what is not told to an engine now is told by nobody."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LAST
+        while self.unsettled and loop.time() < end:  # noqa: ASYNC110  # once, and not for long
+            await asyncio.sleep(_TICK)
+        if self.unsettled:
+            logger.warning("stopping: %d prompts may be left at prefill engines", self.unsettled)
 
     def begin(
         self,
@@ -106,8 +132,9 @@ class PrefillLegs:
             self._clock,
             fresh=context.tries is not None and context.tries.stale,
             on_over=over,
-            on_left=lambda left, computed: self._left(context, left, computed=computed),
+            on_closed=lambda closed, holding: self._settle(context, closed, holding),
         )
+        self._open.add(handover)
         leg = connector.prefill(with_priority(context, at_engine.body, engine), handover.pairing)
         limits, ends_at = handover.limits(limits, context.ends_at)
         head = leg_head(context, engine, upstream.access, handover, leg)
@@ -165,14 +192,23 @@ class PrefillLegs:
             handover.prefilled_at,
         )
 
-    def _left(self, context: RequestContext, handover: Handover, *, computed: bool) -> None:
-        """Nobody will fetch what a prefill leg has computed, or may have."""
-        if computed:
+    def _settle(self, context: RequestContext, handover: Handover, holding: Holding) -> None:
+        """A handover is over: have its prefill engine let go of what it may hold for nobody."""
+        self._open.discard(handover)
+        if holding is Holding.COMPUTED:
             why, seconds = self._why_left(context, handover), handover.lease.prefill_seconds
             self._traffic.wasted(handover.prefill_id, context.record.model, why, seconds)
         no_transfer = handover.no_transfer
-        if no_transfer is None or no_transfer.held:
-            self._release(context, handover)
+        held_none = holding is Holding.NOTHING or not handover.connector.holds
+        if held_none or (no_transfer is not None and not no_transfer.held):
+            return
+        release = handover.connector.release(handover.pairing, handover.answer)
+        if release is not None:
+            self._release(context, handover, release)
+        elif holding is Holding.UNCLEAR or handover.sent:
+            self._metrics.orphan(Orphaned.UNCLEAR)
+        else:
+            self._metrics.orphan(Orphaned.PROTOCOL)
 
     def _why_left(self, context: RequestContext, handover: Handover) -> Waste:
         if handover.no_transfer is not None:
@@ -183,18 +219,17 @@ class PrefillLegs:
             return Waste.DECODE
         return Waste.EXPIRED if self._clock() > handover.send_before else Waste.NOT_SENT
 
-    def _release(self, context: RequestContext, handover: Handover) -> None:
-        """Have the prefill engine let go of what it may hold for nobody."""
-        connector = handover.connector
-        release = connector.release(handover.pairing, handover.answer)
-        if release is None:
-            if connector.holds:
-                self._metrics.released(False)
-            return
+    def _release(self, context: RequestContext, handover: Handover, release: Release) -> None:
         id = handover.decode_id if release.to_decode else handover.prefill_id
         engine, upstream = self._fleet.find(id), self._upstreams.get(id)
         if engine is None or upstream is None:
-            self._metrics.released(False)
+            self._told(False)
             return
         head = leg_head(context, engine, upstream.access, handover, release)
         self._releases.send(upstream, head, release)
+
+    def _told(self, done: bool) -> None:
+        if done:
+            self._metrics.releases += 1
+        else:
+            self._metrics.orphan(Orphaned.FAILED)

@@ -73,8 +73,8 @@ HANDOVER_FAMILIES: tuple[Family, ...] = (
     Family(
         "prefixgate_pd_orphaned_total",
         "counter",
-        (),
-        "Prompts that a prefill engine held for nobody, until its own time limit.",
-        lambda scrape: [((), scrape.metrics.orphaned)],
+        ("reason",),
+        "Prompts that a prefill engine holds or may hold for nobody, untold, by why.",
+        lambda scrape: (((reason,), count) for reason, count in scrape.metrics.orphaned.items()),
     ),
 )

@@ -134,7 +134,7 @@ class Metrics:
             and why.
         fallbacks: requests that were to be handed over and were not, by reason.
         releases: prefill engines that were told to let go of what nobody would fetch.
-        orphaned: of what nobody would fetch, what could not be released.
+        orphaned: what nobody would fetch and no engine was told to let go of, by why.
         prefill_legs: seconds that they took, where the decode leg waited for them.
         wasted_prefills: of these legs, those whose result nobody fetched, by why.
         kv_bytes: moved from prefill engines to decode engines.
@@ -165,7 +165,7 @@ class Metrics:
         self.placements: dict[tuple[str, str], int] = {}
         self.fallbacks: dict[str, int] = {}
         self.releases = 0
-        self.orphaned = 0
+        self.orphaned: dict[str, int] = {}
         self.prefill_legs = Histogram(TTFT_BOUNDS)
         self.wasted_prefills: dict[str, int] = {}
         self.kv_bytes = 0.0
@@ -236,12 +236,9 @@ class Metrics:
         """Nobody fetched what a prefill leg had computed."""
         _add(self.wasted_prefills, reason)
 
-    def released(self, done: bool) -> None:
-        """A prefill engine held what nobody would fetch, and was told so, or could not be."""
-        if done:
-            self.releases += 1
-        else:
-            self.orphaned += 1
+    def orphan(self, reason: str) -> None:
+        """A prefill engine may hold what nobody will fetch, and is not told so."""
+        _add(self.orphaned, reason)
 
     # requests
 

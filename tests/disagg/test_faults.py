@@ -56,8 +56,8 @@ class Site:
         return next(each for each in self.inside.gateway.fleet if each.address.url == url)
 
     @property
-    def orphaned(self) -> float:
-        return self.inside.gateway.metrics.orphaned
+    def orphaned(self) -> int:
+        return sum(self.inside.gateway.metrics.orphaned.values())
 
 
 async def play(site: Site, cell: Cell) -> None:

@@ -33,7 +33,8 @@ def serve(pools: Pools) -> tuple[int, int, int]:
             assert answer.header("x-prefixgate-handover") == "local; no_transfer"
             assert not any(backend.breaker.failures for backend in inside.gateway.fleet)
             metrics = inside.gateway.metrics
-            return metrics.releases, metrics.orphaned, sum(metrics.wasted_prefills.values())
+            orphaned = sum(metrics.orphaned.values())
+            return metrics.releases, orphaned, sum(metrics.wasted_prefills.values())
 
     counts = asyncio.run(run())
     assert [leg.part for leg in pools.decodes[0].legs] == [Part.WHOLE]

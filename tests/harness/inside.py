@@ -101,6 +101,7 @@ class InsideGateway:
             *(f"in flight at {load.id}" for load in loads if load.in_flight),
             *(f"prefill pending at {load.id}" for load in loads if load.pending_tokens),
             *(f"context at {load.id}" for load in loads if load.context_tokens),
+            *(["handover that is not settled"] * gateway.disagg.legs.unsettled),
             *(f"exchange with {id}" for id, each in gateway.upstreams.items() if each.busy),
         ]
 

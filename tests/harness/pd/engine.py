@@ -99,6 +99,8 @@ class PdEngine(FakeBackend):
         recompute: prefill at the decode engine what cannot be read, in place of an error.
         version: of the engine; two that differ cannot read from each other.
         first_token_stops: the model's first token ends the answer.
+        late: seconds from when a prompt is computed until the answer that says so begins. Whoever
+            leaves meanwhile has its blocks kept, as with vLLM.
         spoil: changes a prefill answer's bytes before they are sent.
         dp_size: ranks of data parallelism, each an engine with an id of its own.
         engine_ids: by rank.
@@ -126,6 +128,7 @@ class PdEngine(FakeBackend):
         self.recompute = False
         self.version = "0.33.0"
         self.first_token_stops = False
+        self.late = 0.0
         self.spoil: Callable[[bytes], bytes] | None = None
         self.dp_size = dp_size
         id = f"engine-{self.port}"
@@ -147,7 +150,7 @@ class PdEngine(FakeBackend):
         self.kv.entries.clear()
         self.kv.unwanted.clear()
         self.kv.lease = self.connector.lease
-        self.transfer, self.patience = 0.0, 300.0
+        self.transfer, self.patience, self.late = 0.0, 300.0, 0.0
         self.recompute = self.first_token_stops = False
         self.spoil = None
 
@@ -190,7 +193,8 @@ class PdEngine(FakeBackend):
         try:
             if refused is not None:
                 raise refused
-            return replace(await self._work(leg, how), ttft=0.0, until=None)
+            late = self.late if leg.part is Part.PREFILL else 0.0
+            return replace(await self._work(leg, how), ttft=late, until=None)
         except Refused as refused:
             self._left(leg)
             return self._error(how, refused.status, str(refused))
