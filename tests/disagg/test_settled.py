@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from threading import Event
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from gateway.fleet.upstream import Upstream
 from tests.disagg.legs import NIXL_ANSWER
 from tests.disagg.test_leaving import PrefillEngine, whole
 from tests.disagg.test_removal import id_of, remove
+from tests.harness.behaviour import Behaviour
 from tests.harness.inside import InsideGateway, eventually, serving
 from tests.harness.pd.kv import Fate
 from tests.harness.pd.leg import Part
@@ -75,13 +75,18 @@ async def settled(pools: Pools, inside: InsideGateway) -> dict[str, int]:
     return dict(orphaned)
 
 
+def _slow(request: Recorded, **how: Any) -> Behaviour | None:
+    """How legs are answered, and what releases them is not."""
+    return Behaviour(**how) if request.path.endswith(CHAT.path) else None
+
+
 # a client leaves at a point that the engines show
 
 Ready = Callable[[Pools], bool]
 
 
 def _computing(pools: Pools) -> Ready:
-    pools.prefills[0].behave(ttft=LONG)
+    pools.prefills[0].rule = lambda request: _slow(request, ttft=LONG)
     return lambda pools: bool(pools.prefills[0].legs)
 
 
@@ -140,27 +145,23 @@ def test_a_client_that_leaves_at_any_point(protocol: str) -> None:
 def test_clients_that_leave_around_the_prefills_end(protocol: str) -> None:
     chance = random.Random(protocol)
 
-    def paced(request: Recorded) -> None:
-        engine.behave(ttft=0.02, pieces=chance.choice((1, 2)), tail=chance.choice((0.0, 0.002)))
-        engine.late = chance.choice((0.0, 0.003))
-
     async def one(inside: InsideGateway, number: int) -> None:
         asked = await inside.send(CHAT.path, body(f"{number} leaves"))
         await asyncio.sleep(chance.uniform(0.01, 0.05))
         asked.leave()
 
     async def script(pools: Pools, inside: InsideGateway) -> None:
-        nonlocal engine
-        engine = pools.prefills[0]
-        engine.rule = paced
-        pools.decodes[0].rule = lambda request: pools.decodes[0].behave(
-            ttft=0.01, early_head=chance.random() < 0.5
+        prefill, decode = pools.prefills[0], pools.decodes[0]
+        prefill.late = 0.003
+        prefill.rule = lambda request: _slow(
+            request, ttft=0.02, pieces=chance.choice((1, 2)), tail=0.002
+        )
+        decode.rule = lambda request: _slow(
+            request, ttft=0.01, early_head=chance.choice((True, False))
         )
         await asyncio.gather(*(one(inside, number) for number in range(40)))
         await settled(pools, inside)
-        assert [kv.fate for kv in engine.kv.entries].count(Fate.EXPIRED) == 0
 
-    engine: Any = None
     run(protocol, script)
 
 
@@ -248,7 +249,6 @@ def test_a_release_that_is_not_let_in_has_told_nobody() -> None:
 
 def test_a_gateway_that_stops_still_tells() -> None:
     """The request is cut short, and what to release comes after that."""
-    stopped = Event()
 
     async def main(pools: Pools) -> None:
         async def plays(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -261,13 +261,12 @@ def test_a_gateway_that_stops_still_tells() -> None:
             port = server.sockets[0].getsockname()[1]
             tree["backends"][0]["url"] = f"http://127.0.0.1:{port}"
             async with serving(tree) as inside:
-                await inside.send(CHAT.path, body("stops"))
+                asked = await inside.send(CHAT.path, body("stops"))
                 await engine.asked.wait()
+            asked.leave()
             assert inside.gateway.metrics.releases == 1
-            stopped.set()
 
     with Pools("nixl_pull") as pools:
         asyncio.run(main(pools))
         [release] = pools.decodes[0].requests
         assert b"prefixgate-releases-a-prompt" in release.body
-    assert stopped.is_set()
