@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -181,6 +183,25 @@ def test_an_answer_that_breaks_off_is_counted(protocol: str) -> None:
     counted = leave(protocol, begins(whole(ANSWERS[protocol])))
     assert counted.held + counted.unclear == 1
     assert counted == counted._replace(released=0, wasted=1)
+
+
+def test_what_comes_is_heard_where_an_engine_cannot_be_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def unknowing(engine: PrefillEngine) -> Play:
+        async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            engine.seen.set()
+            await asyncio.sleep(0.1)
+            writer.write(whole(NIXL_ANSWER))
+
+        return play
+
+    monkeypatch.setattr(os, "dup", none_left)
+    monkeypatch.setattr(prefill_leg, "LINGER", 10.0)
+    assert leave("nixl_pull", unknowing) == Counts(released=1, wasted=1)
 
 
 @pytest.mark.parametrize("protocol", ["nixl_pull", "trtllm", "nixl_push"])

@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from gateway.disagg import prefill_leg
 from gateway.disagg.holding import Orphaned
 from gateway.fleet.upstream import Upstream
+from gateway.http import prefill_legs
+from gateway.http.context import RequestContext
+from tests.disagg.faults import STREAM_HEAD
 from tests.disagg.legs import NIXL_ANSWER
 from tests.disagg.test_leaving import PrefillEngine, whole
 from tests.disagg.test_removal import id_of, remove
@@ -46,7 +50,6 @@ def run(
 
     with Pools(protocol) as pools:
         asyncio.run(main(pools))
-        assert pools.complaints == []
 
 
 def body(name: str) -> dict[str, Any]:
@@ -78,6 +81,15 @@ async def settled(pools: Pools, inside: InsideGateway) -> dict[str, int]:
 def _slow(request: Recorded, **how: Any) -> Behaviour | None:
     """How legs are answered, and what releases them is not."""
     return Behaviour(**how) if request.path.endswith(CHAT.path) else None
+
+
+def _live(inside: InsideGateway) -> list[RequestContext]:
+    return list(inside.gateway.proxy.live.values())
+
+
+def _status(context: RequestContext) -> int:
+    """Of the backend's answer; 0 before."""
+    return 0 if context.relay is None else context.relay.status
 
 
 # a client leaves at a point that the engines show
@@ -139,6 +151,20 @@ def test_a_client_that_leaves_at_any_point(protocol: str) -> None:
             await settled(pools, inside)
 
     run(protocol, script)
+
+
+def test_a_decode_engine_that_has_only_begun_to_answer_tells_nobody() -> None:
+    """With TensorRT-LLM; it had the request in its queue, and had fetched nothing."""
+
+    async def script(pools: Pools, inside: InsideGateway) -> None:
+        pools.decodes[0].rule = lambda request: _slow(request, script=(STREAM_HEAD, LONG))
+        asked = await inside.send(CHAT.path, body("queued"))
+        await eventually(lambda: any(_status(each) == 200 for each in _live(inside)))
+        asked.leave()
+        assert await settled(pools, inside) == {Orphaned.UNCLEAR: 1}
+        assert kept(pools) == 1
+
+    run("trtllm", script)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -217,7 +243,7 @@ def test_an_engine_that_is_removed_between_the_legs(first: str) -> None:
         asked = await inside.send(CHAT.path, body("between"))
         await eventually(lambda: any(leg.over for leg in prefill.parts(Part.PREFILL)))
         removed = decode if first == "decode" else prefill
-        await eventually(lambda: phase(inside) == "connect")
+        await eventually(lambda: any(each.phase == "connect" for each in _live(inside)))
         assert await remove(inside, removed) == 204
         asked.leave()
         go_on.set()
@@ -225,10 +251,6 @@ def test_an_engine_that_is_removed_between_the_legs(first: str) -> None:
         assert orphaned == ({Orphaned.FAILED: 1} if first == "decode" else {})
 
     run("nixl_pull", script)
-
-
-def phase(inside: InsideGateway) -> str:
-    return next((each.phase for each in inside.gateway.proxy.live.values()), "")
 
 
 def test_a_release_that_is_not_let_in_has_told_nobody() -> None:
@@ -247,12 +269,15 @@ def test_a_release_that_is_not_let_in_has_told_nobody() -> None:
     run("nixl_pull", script)
 
 
-def test_a_gateway_that_stops_still_tells() -> None:
+def test_a_gateway_that_stops_still_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is cut short, and what to release comes after that."""
+    monkeypatch.setattr(prefill_leg, "LINGER", 10.0)
+    monkeypatch.setattr(prefill_legs, "LAST", 20.0)
 
     async def main(pools: Pools) -> None:
         async def plays(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await engine.left(reader)
+            await asyncio.sleep(0.3)
             writer.write(whole(NIXL_ANSWER))
 
         engine = PrefillEngine(plays)
