@@ -216,6 +216,7 @@ def busy_site() -> Site:
     site.metrics.refused("slow_head")
     site.metrics.fallback("busy")
     site.metrics.wasted_prefill("expired")
+    site.metrics.orphan("unclear")
     return site
 
 
