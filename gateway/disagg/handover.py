@@ -245,7 +245,6 @@ class Handover:
     def _close(self, leg: PrefillLeg) -> None:
         if self.answer is None:
             self.answer = leg.answer
-        holding = Holding.NOTHING if self._fetched else leg.holding
         if self.answer is not None and self.connector.holds and self.decode_leg is _NO_LEG:
             # Nobody has looked at it: it may say that there is nothing to let go of.
             try:
@@ -253,8 +252,8 @@ class Handover:
             except NoTransfer as none:
                 self.no_transfer = none
             if self.decode_leg.final:
-                holding = Holding.NOTHING
-        self._on_closed(self, holding)
+                self.no_transfer = NoTransfer("the prefill leg's answer is all of it")
+        self._on_closed(self, Holding.NOTHING if self._fetched else leg.holding)
 
     @property
     def _fetched(self) -> bool:

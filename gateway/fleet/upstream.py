@@ -201,9 +201,10 @@ class Connection(asyncio.Protocol):
             return False
         self._hung_up = True
         sock = transport.get_extra_info("socket")
+        if transport.is_closing():
+            return True  # the sink is about to hear of that; the descriptor may be another's by now
         # What a transport offers for this leaves out TLS. The copy's end is not the connection's.
-        # Where there can be no copy, the engine sees it when the exchange is dropped; where the
-        # connection is broken, the sink is about to hear of that.
+        # Where there can be no copy, the engine sees it when the exchange is dropped.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
             copy.shutdown(socket.SHUT_WR)
         return True

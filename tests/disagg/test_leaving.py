@@ -62,7 +62,7 @@ class Counts(NamedTuple):
     wasted: int = 0
 
 
-def leave(protocol: str, play: Callable[[PrefillEngine], Play]) -> Counts:
+def leave(protocol: str, play: Callable[[PrefillEngine], Play], *, stream: bool = True) -> Counts:
     """A client leaves while the prefill engine does something."""
 
     async def run(pools: Pools) -> Counts:
@@ -75,7 +75,9 @@ def leave(protocol: str, play: Callable[[PrefillEngine], Play]) -> Counts:
             port = server.sockets[0].getsockname()[1]
             tree["backends"][0]["url"] = f"http://127.0.0.1:{port}"
             async with serving(tree) as inside:
-                asked = await inside.send(CHAT.path, CHAT.stream([text("left", 400)]))
+                asked = await inside.send(
+                    CHAT.path, {**CHAT.stream([text("left", 400)]), "stream": stream}
+                )
                 await engine.asked.wait()
                 asked.leave()
                 async with asyncio.timeout(5):
@@ -173,9 +175,10 @@ def test_an_answer_with_nothing_to_fetch_leaves_nothing_to_count(protocol: str) 
     assert leave(protocol, answers(whole(answer))) == Counts(wasted=1)
 
 
-def test_nor_does_one_that_ends_with_its_first_token() -> None:
-    answer = b'{"choices":[{"finish_reason":"stop"}]}'
-    assert leave("trtllm", answers(whole(answer))) == Counts(wasted=1)
+@pytest.mark.parametrize("stream", [True, False])
+def test_nor_does_one_that_ends_with_its_first_token(stream: bool) -> None:
+    answer = whole(b'{"choices":[{"finish_reason":"stop"}]}')
+    assert leave("trtllm", answers(answer), stream=stream) == Counts(wasted=1)
 
 
 @pytest.mark.parametrize("protocol", ["nixl_pull", "trtllm", "nixl_push"])

@@ -37,14 +37,14 @@ LONG = 3600.0
 TOLD = ("mooncake", "sglang", "shared_store")
 """Protocols in which nothing stays held: what lets go of a prompt needs no answer of its engine."""
 UNASKED = {"probes": False, "load_interval": None}
-_OPEN = {"failures": 1000, "share": 1.0}
+_PATIENT = {"failures": 1000, "share": 1.0}
 
 
 def run(
     protocol: str, script: Callable[[Pools, InsideGateway], Awaitable[None]], **sections: Any
 ) -> None:
     async def main(pools: Pools) -> None:
-        tree = settings(pools) | {"health": UNASKED, "breaker": _OPEN} | sections
+        tree = settings(pools) | {"health": UNASKED, "breaker": _PATIENT} | sections
         async with serving(tree) as inside:
             await script(pools, inside)
 
@@ -228,7 +228,7 @@ def test_an_engine_that_is_removed_between_the_legs(first: str) -> None:
     """The decode engine is the one that could tell the other to let go."""
     go_on = asyncio.Event()
 
-    async def waits(upstream: Upstream) -> None:
+    def waits(upstream: Upstream) -> None:
         dial = upstream.dial
 
         async def late(limit: float) -> Any:
@@ -239,7 +239,7 @@ def test_an_engine_that_is_removed_between_the_legs(first: str) -> None:
 
     async def script(pools: Pools, inside: InsideGateway) -> None:
         decode, prefill = pools.decodes[0], pools.prefills[0]
-        await waits(inside.gateway.upstreams[id_of(inside, decode)])
+        waits(inside.gateway.upstreams[id_of(inside, decode)])
         asked = await inside.send(CHAT.path, body("between"))
         await eventually(lambda: any(leg.over for leg in prefill.parts(Part.PREFILL)))
         removed = decode if first == "decode" else prefill
