@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +20,14 @@ from tests.harness.gateway_process import GatewayProcess
 # A busy machine must fail no test that is about something else.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Hundreds of gateways start. Where Python is told to leave no bytecode beside the source, each
+    # would compile all of its modules again, which takes as long as all else that a start does.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        cache = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="bytecode-")
+        config.add_cleanup(partial(shutil.rmtree, cache, ignore_errors=True))
 
 
 class StartBackend(Protocol):
