@@ -184,7 +184,7 @@ class GatewayProcess:
                     return
             except httpx.TransportError:
                 pass
-            time.sleep(0.05)
+            time.sleep(0.01)
         raise TimeoutError(f"not up within {START_SECONDS} s:\n{self.log}")
 
     @property
