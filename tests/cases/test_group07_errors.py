@@ -119,12 +119,12 @@ def test_E03_a_single_backend_serves_as_soon_as_it_can(
     said = formatdate(time.time() + 60, usegmt=True) if says == "date" else says
     headers = () if said is None else (("Retry-After", said),)
     backend.behave(status=status, headers=headers)
-    refused = at_a_rate(gw, 20, 20.0)
+    refused = at_a_rate(gw, 20, 40.0)
     assert {answer.status_code for answer in refused} == {status}
     assert {answer.headers["retry-after"] for answer in refused} == {said or "1"}
     backend.behave()
     # What was said may be far too long: who is alone is asked all the same.
-    served = at_a_rate(gw, 20, 40.0)
+    served = at_a_rate(gw, 20, 80.0)
     assert {answer.status_code for answer in served} == {200}
     assert closed_everywhere(gw)
     assert gw.metrics().outcomes == {"backpressure": 20, "ok": 20}
@@ -708,29 +708,33 @@ def test_E12_what_may_change_an_engine_is_sent_once(
 def test_E13_a_cooldown_keeps_a_backend_out(
     start_backend: StartBackend, gateway: StartGateway, status: int
 ) -> None:
-    """Of each of two processes; a second of the case's is a fifth here."""
+    """Of each of two processes; a second of the case's is a tenth here."""
     bad, good = start_backend(), start_backend()
     bad.behave(status=status)
     gateways = [
         gateway(
             [bad, good],
             health={"interval": 0.2},
-            breaker={"failures": 1, "open": 3.0, "max_open": 3.0},
-            backpressure={"avoid": 3.0},
+            breaker={"failures": 1, "open": 1.5, "max_open": 1.5},
+            backpressure={"avoid": 1.5},
             policy=TURNS,
         )
         for _ in range(2)
     ]
-    with ThreadPoolExecutor() as threads:
-        for answers in threads.map(lambda gw: at_a_rate(gw, 45, 5.0), gateways):
-            assert {answer.status_code for answer in answers} == {200}
-    times: dict[bytes | None, list[float]] = {}
-    for request in bad.requests:
-        times.setdefault(request.header(b"via"), []).append(request.arrived)
-    assert len(times) == 2
-    for of_one in times.values():
-        assert 3 <= len(of_one) <= 4
-        assert all(later - earlier > 2.8 for earlier, later in pairwise(of_one))
+
+    def times() -> list[list[float]]:
+        of_each: dict[bytes | None, list[float]] = {}
+        for request in bad.requests:
+            of_each.setdefault(request.header(b"via"), []).append(request.arrived)
+        return list(of_each.values())
+
+    deadline = time.monotonic() + 30.0
+    while [len(of_one) >= 3 for of_one in times()] != [True, True]:
+        assert time.monotonic() < deadline, times()
+        for gw in gateways:
+            assert {answer.status_code for answer in at_a_rate(gw, 2, 10.0)} == {200}
+    for of_one in times():
+        assert all(later - earlier > 1.4 for earlier, later in pairwise(of_one))
 
 
 # E15
