@@ -118,7 +118,7 @@ def test_D01_leaving_after_a_second(gw: GatewayProcess, backend: FakeBackend) ->
 def test_D02_leaving_in_the_middle(
     gw: GatewayProcess, backend: FakeBackend, route: Route, leave: Leave
 ) -> None:
-    backend.behave(itl=0.1, n_tokens=1000)
+    backend.behave(itl=0.02, n_tokens=5000)
     leaves_unfinished(gw, backend, leave, route, route.stream(), after=5)
 
 
