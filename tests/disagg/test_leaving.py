@@ -33,10 +33,11 @@ class PrefillEngine:
     Attributes:
         asked: the request has come.
         seen: it was seen that nobody is listening.
+        counted: to be set when the gateway has settled.
     """
 
     def __init__(self, play: Play) -> None:
-        self.asked, self.seen = asyncio.Event(), asyncio.Event()
+        self.asked, self.seen, self.counted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._play = play
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,6 +84,7 @@ def leave(protocol: str, play: Callable[[PrefillEngine], Play], *, stream: bool 
                 async with asyncio.timeout(5):
                     await engine.seen.wait()
                 await eventually(lambda: not inside.holds)
+                engine.counted.set()
                 return counts(inside.gateway.metrics)
 
     with Pools(protocol) as pools:
@@ -130,12 +132,7 @@ def begins(answer: bytes) -> Callable[[PrefillEngine], Play]:
 def hangs(engine: PrefillEngine) -> Play:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await engine.left(reader)
-        async with asyncio.timeout(10):
-            while True:  # until it is reset
-                writer.write(b"")
-                await asyncio.sleep(0.01)
-                if writer.transport.is_closing():
-                    return
+        await engine.counted.wait()
 
     return hang
 
