@@ -236,7 +236,7 @@ def test_Z01_d_redis_read_only(server: RedisServer) -> None:
 def test_Z01_d_redis_out_of_memory(server: RedisServer) -> None:
     async def run() -> None:
         async with linked(server.url) as link:
-            for _ in range(5):
+            for _ in range(3):
                 server.command("CONFIG", "SET", "maxmemory", "1")
                 with pytest.raises(Away, match="is out of memory"):
                     await link.call("INCR", link.key("n"))

@@ -490,13 +490,9 @@ JUNK = (
 )
 
 
-@pytest.mark.parametrize(("key", "field", "value"), JUNK)
-def test_what_cannot_be_read_counts_as_lost(
-    server: RedisServer, key: str, field: str, value: str | bytes
-) -> None:
-    async def run() -> None:
-        name = f"junk-{JUNK.index((key, field, value))}"
-        async with Fleet(server, name, 2, 4, "a") as fleet:
+def test_what_cannot_be_read_counts_as_lost(server: RedisServer) -> None:
+    async def spoilt(number: int, key: str, field: str, value: str | bytes) -> None:
+        async with Fleet(server, f"junk-{number}", 2, 4, "a") as fleet:
             one, other = fleet.replicas
             await one.client.call("HSET", one.client.key("slots", key), field, value)
             await until(lambda: one.held() == other.held() == 2)
@@ -506,6 +502,11 @@ def test_what_cannot_be_read_counts_as_lost(
             await until(lambda: one.held() == 4)  # it is given again
             await until(lambda: one.done == 10)
             assert fleet.most <= 4
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as side_by_side:
+            for number, junk in enumerate(JUNK):
+                side_by_side.create_task(spoilt(number, *junk), name=f"{junk}")
 
     asyncio.run(run())
 
